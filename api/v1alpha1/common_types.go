@@ -1,0 +1,72 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Field managers: who writes which part of a NodeUpdate (and, for the first two, of a Node).
+const (
+	// FieldManagerOrchestrator writes HostPool status, NodeUpdate spec, and the orchestrator's labels on Nodes.
+	FieldManagerOrchestrator = "stayput-orchestrator"
+	// FieldManagerAgent writes NodeUpdate status (without outOfBand) and the agent's labels on its own Node.
+	FieldManagerAgent = "stayput-agent"
+	// FieldManagerOutOfBand writes NodeUpdate status.outOfBand.
+	FieldManagerOutOfBand = "stayput-outofband"
+)
+
+// AnnotationRetry on a HostPool asks the controller to lift the poison of the image digest that is its value
+// ("sha256:…"), and with it the halt of the rollout. The controller removes the annotation once it has acted.
+const AnnotationRetry = "stayput.dev/retry"
+
+// HealthSettings gives each gate of a trial boot its deadline. All deadlines count from the start of the boot gate.
+type HealthSettings struct {
+	// APIServer is how long the node may take to reach the API server. Default 5m.
+	// +kubebuilder:default="5m"
+	// +optional
+	APIServer metav1.Duration `json:"apiServer,omitempty"`
+	// ContainerRuntime is how long containerd may take to answer on its socket. Default 5m.
+	// +kubebuilder:default="5m"
+	// +optional
+	ContainerRuntime metav1.Duration `json:"containerRuntime,omitempty"`
+	// Kubelet is how long the kubelet may take to answer 200 on /healthz. Default 5m.
+	// +kubebuilder:default="5m"
+	// +optional
+	Kubelet metav1.Duration `json:"kubelet,omitempty"`
+	// NodeReady is how long the Node may take to be Ready with this boot's ID. Default 10m.
+	// +kubebuilder:default="10m"
+	// +optional
+	NodeReady metav1.Duration `json:"nodeReady,omitempty"`
+}
+
+// RebootSettings bounds the reboot.
+type RebootSettings struct {
+	// Tries is how often the boot loader may start the new slot before it falls back. Default 3.
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9
+	// +optional
+	Tries int32 `json:"tries,omitempty"`
+	// SilentAfter is how long a machine that was told to reboot may stay silent before it is looked at through its
+	// BMC. It includes shutdown, POST and boot. Default 15m.
+	// +kubebuilder:default="15m"
+	// +optional
+	SilentAfter metav1.Duration `json:"silentAfter,omitempty"`
+}
+
+// OutOfBandSettings says what may be done through the BMC of a machine that is silent.
+type OutOfBandSettings struct {
+	// Disabled forbids every power action. The machine is still observed.
+	// +optional
+	Disabled bool `json:"disabled,omitempty"`
+	// MaxResets is how often one attempt may reset the machine before a person is asked. Each reset costs one try of
+	// the boot counter, so MaxResets of at least reboot.tries lets the fallback finish. Default 4.
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=20
+	// +optional
+	MaxResets *int32 `json:"maxResets,omitempty"`
+	// SilentAfterReset is how long the machine may stay silent after a reset before the next one. Default 10m.
+	// +kubebuilder:default="10m"
+	// +optional
+	SilentAfterReset metav1.Duration `json:"silentAfterReset,omitempty"`
+}

@@ -1,0 +1,64 @@
+package osimage
+
+// ArtifactType and the media types; see docs/image-format.md.
+const (
+	ArtifactType    = "application/vnd.stayput.os.image.v1"
+	ConfigMediaType = "application/vnd.stayput.os.config.v1+json"
+	LayerMediaType  = "application/vnd.stayput.os.content.v1+zstd"
+)
+
+// Role says what a content is for.
+type Role string
+
+// The roles. A slot has either root or usr, with its verity tree, and a UKI. Loader and State are used only by
+// `stayput image disk`: the boot loader's EFI program, and the first contents of the persistent root file system.
+const (
+	RoleRoot       Role = "root"
+	RoleRootVerity Role = "root-verity"
+	RoleUSR        Role = "usr"
+	RoleUSRVerity  Role = "usr-verity"
+	RoleUKI        Role = "uki"
+	RoleLoader     Role = "loader"
+	RoleState      Role = "state"
+)
+
+// Config is the config blob of an image.
+type Config struct {
+	// Name is the image's IMAGE_ID, such as "labos": lower-case letters, digits, '.', '_' and '-'.
+	Name string `json:"name"`
+	// Version is its IMAGE_VERSION, such as "1.1.0".
+	Version string `json:"version"`
+	// Architecture is a GOARCH: "amd64" or "arm64".
+	Architecture string `json:"architecture"`
+	// MinSourceVersion is the oldest version that can be updated to this one in place; "" means any.
+	MinSourceVersion string `json:"minSourceVersion,omitempty"`
+	// Scheme is the slot scheme that the image is made for: "dps".
+	Scheme string `json:"scheme"`
+	// RootHash is the dm-verity root hash of the data content, 64 lower-case hex digits.
+	RootHash string `json:"rootHash"`
+	// Contents are the parts, each in a layer.
+	Contents []Content `json:"contents"`
+}
+
+// Content is one part of an image.
+type Content struct {
+	// Role says what it is for; a role occurs once.
+	Role Role `json:"role"`
+	// Digest and Size are the layer's (compressed).
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+	// RawDigest and RawSize are those of the raw bytes, "sha256:…".
+	RawDigest string `json:"rawDigest"`
+	RawSize   int64  `json:"rawSize"`
+}
+
+// Content returns the content of a role.
+func (c Config) Content(role Role) (Content, bool) {
+	for _, content := range c.Contents {
+		if content.Role == role {
+			return content, true
+		}
+	}
+
+	return Content{}, false
+}
