@@ -7,7 +7,7 @@ import (
 )
 
 // GroupVersion is the group and version of every object in this package.
-var GroupVersion = schema.GroupVersion{Group: "stayput.dev", Version: "v1alpha1"}
+var GroupVersion = schema.GroupVersion{Group: "stayput.dev", Version: "v1alpha1"} //nolint:gochecknoglobals // a struct cannot be a constant
 
 // AddToScheme registers the package's objects with a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {

@@ -8,8 +8,8 @@ import (
 
 // Version and Commit are set by the linker (see the Makefile); a plain `go build` leaves the defaults.
 var (
-	Version = "v0.0.0-dev"
-	Commit  = "unknown"
+	Version = "v0.0.0-dev" //nolint:gochecknoglobals // the linker can set nothing but variables
+	Commit  = "unknown"    //nolint:gochecknoglobals // the linker can set nothing but variables
 )
 
 // String is the version line of a program.

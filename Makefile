@@ -1,0 +1,94 @@
+# Stayput: targets for people and for CI. `make` alone prints them.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# One set of build flags everywhere, so that Go's build cache serves the product, its tests and the lab alike.
+export CGO_ENABLED := 0
+export GOFLAGS     := -trimpath -buildvcs=false
+export GOTOOLCHAIN := local
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
+BIN         := bin
+BUILDINFO   := github.com/stayput-dev/stayput/cmd/internal/buildinfo
+LDFLAGS     := -s -w -X $(BUILDINFO).Version=$(VERSION) -X $(BUILDINFO).Commit=$(COMMIT)
+LAB_CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/stayput-lab
+KUBERNETES  := v1.36.3
+export KUBEBUILDER_ASSETS := $(LAB_CACHE)/kubernetes-$(KUBERNETES)
+
+UNIT_PACKAGES = $(shell go list ./... | grep -v /test/e2e)
+METAL3_APIS   = $(shell go list -m -f '{{.Dir}}' github.com/metal3-io/baremetal-operator/apis)
+
+.PHONY: help
+help: ## Print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the three binaries into bin/
+	go build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/stayput ./cmd/stayput-agent ./cmd/stayput-controller
+
+.PHONY: demo
+demo: packages build ## Show the main job on two virtual machines: update, fallback, BMC rescue
+	go run ./hack/lab demo
+
+.PHONY: test
+test: packages check unit e2e ## Run everything that CI runs
+
+.PHONY: check
+check: generated lint ## Check generated files, modules and style
+
+.PHONY: unit
+unit: lab-tools ## Run the tests that need no machine
+	go test -timeout 15m $(UNIT_PACKAGES)
+
+.PHONY: e2e
+e2e: packages build lab-tools ## Run the end-to-end scenarios on virtual machines
+	go test -v -count=1 -timeout 60m ./test/e2e/...
+
+.PHONY: lab
+lab: packages build ## Bring the lab up and leave it running
+	go run ./hack/lab up
+
+.PHONY: lab-ssh
+lab-ssh: ## Enter a machine of the running lab: make lab-ssh NODE=node-1
+	go run ./hack/lab ssh $(NODE)
+
+.PHONY: lab-down
+lab-down: ## Tear the lab down
+	go run ./hack/lab down
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint ## Run golangci-lint
+	$(BIN)/golangci-lint run ./...
+
+.PHONY: generate
+generate: $(BIN)/controller-gen ## Write the generated files
+	$(BIN)/controller-gen object paths=./api/...
+	$(BIN)/controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
+
+.PHONY: generated
+generated: generate
+	go mod tidy -diff
+	@git diff --exit-code -- api config || { echo "generated files differ: run 'make generate' and commit"; exit 1; }
+
+.PHONY: bench
+bench: build ## Print the figures of docs/measurements.md that need no machine
+	hack/bench/staging.sh
+
+.PHONY: packages
+packages:
+	@hack/packages.sh
+
+.PHONY: lab-tools
+lab-tools:
+	go run ./hack/lab tools
+
+.PHONY: clean
+clean: ## Remove what was built here; the caches stay
+	rm -rf $(BIN)
+
+$(BIN)/golangci-lint $(BIN)/controller-gen $(BIN)/kustomize: hack/tools/go.mod
+	cd hack/tools && go build -o ../../$(BIN)/ tool
