@@ -81,8 +81,9 @@ const (
 type View struct {
 	// Candidate and Selected tell whether the labels are there, with any value.
 	Candidate, Selected bool
-	// Ready tells whether the agent may go, in whichever dialect; Dialect says in which. Dialect is empty while
-	// nothing asks the agent to go.
+	// Ready tells whether the agent may go: it is asked to, in whichever dialect, it is selected, and the attempt has no
+	// answer yet. Dialect says in which dialect the node is asked; it is empty while nothing asks, and it stays after
+	// the answer.
 	Ready   bool
 	Dialect Dialect
 	// Reason and ReasonSince are those of the condition InPlaceUpdate.
@@ -112,7 +113,33 @@ func (v View) ResultFor(attempt string) Result {
 	return v.Result
 }
 
+// State is where a node is on its way through one attempt, seen from the orchestrator.
+type State string
+
+// The states, in their order.
+const (
+	// StateIdle: the node knows nothing of the attempt, or its candidate label has been taken off. MarkCandidate.
+	StateIdle State = "Idle"
+	// StateOther: the node is about another attempt, or another orchestrator's.
+	StateOther State = "Other"
+	// StateCandidate: Select, or wait until a person does.
+	StateCandidate State = "Candidate"
+	// StateSelected: SetReason(ReasonSelected), Cordon, DisableScaleDown, drain, SetReason(ReasonDrainSuccessful).
+	StateSelected State = "Selected"
+	// StateDrained: SetReason(ReasonReady). GEP0031 has no such state.
+	StateDrained State = "Drained"
+	// StateReady: the agent is at work.
+	StateReady State = "Ready"
+	// StateSucceeded and StateFailed: the agent has answered. SetReason, Release.
+	StateSucceeded State = "Succeeded"
+	StateFailed    State = "Failed"
+)
+
 // Patch changes a Node. A nil *Patch means that there is nothing to change.
+//
+// The orchestrator's patches carry the resourceVersion of the node that they were made from. The API server answers
+// 409 Conflict when the node has changed since: read it again and ask again. The agent's patches do not; its labels and
+// annotations are its own.
 type Patch struct {
 	// Subresource is "" or "status".
 	Subresource string
