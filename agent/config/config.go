@@ -1,0 +1,140 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+)
+
+// The defaults.
+const (
+	DefaultPath          = "/etc/stayput/agent.yaml"
+	DefaultKubeconfig    = "/etc/stayput/kubeconfig"
+	DefaultStateDir      = "/var/lib/stayput"
+	DefaultHealthz       = "http://127.0.0.1:10248/healthz"
+	DefaultRuntimeSocket = "/run/containerd/containerd.sock"
+)
+
+// ErrInvalid is wrapped by every error about the contents of the file.
+var ErrInvalid = errors.New("invalid agent configuration")
+
+// Config is the file's contents.
+type Config struct {
+	// NodeName is the name of the Node object. Default: the host name in lower case.
+	NodeName string `json:"nodeName,omitempty"`
+	// Kubeconfig is the path of the agent's own credentials.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// StateDir holds the journal and the boot gate's files. It must survive a slot switch.
+	StateDir string `json:"stateDir,omitempty"`
+	// Registry says how images are fetched.
+	Registry Registry `json:"registry,omitempty"`
+	// Kubelet says where the kubelet answers.
+	Kubelet Kubelet `json:"kubelet,omitempty"`
+	// ContainerRuntime says where containerd answers.
+	ContainerRuntime ContainerRuntime `json:"containerRuntime,omitempty"`
+}
+
+// Registry says how images are fetched.
+type Registry struct {
+	// DockerConfig is the path of a docker config.json with the registry credentials, "" for none.
+	DockerConfig string `json:"dockerConfig,omitempty"`
+	// CAFile is the path of a PEM bundle that is trusted besides the system's, "" for none.
+	CAFile string `json:"caFile,omitempty"`
+	// PlainHTTP allows HTTP without TLS.
+	PlainHTTP bool `json:"plainHTTP,omitempty"`
+}
+
+// Kubelet says where the kubelet answers.
+type Kubelet struct {
+	// Healthz is the URL of its health endpoint.
+	Healthz string `json:"healthz,omitempty"`
+}
+
+// ContainerRuntime says where containerd answers.
+type ContainerRuntime struct {
+	// Socket is the path of its socket.
+	Socket string `json:"socket,omitempty"`
+}
+
+// Load reads the file, fills in the defaults and checks the result. An absent file gives the defaults.
+func Load(path string) (Config, error) {
+	var config Config
+
+	data, err := os.ReadFile(path) //nolint:gosec // The path is the administrator's.
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return Config{}, fmt.Errorf("reading the agent configuration: %w", err)
+	default:
+		if err := yaml.UnmarshalStrict(data, &config); err != nil {
+			return Config{}, fmt.Errorf("%w: %s: %w; compare the fields with docs/operator-guide.md", ErrInvalid, path, err)
+		}
+	}
+
+	if err := config.setDefaults(); err != nil {
+		return Config{}, err
+	}
+
+	if err := config.validate(); err != nil {
+		return Config{}, fmt.Errorf("%w: %s: %w", ErrInvalid, path, err)
+	}
+
+	return config, nil
+}
+
+func (c *Config) setDefaults() error {
+	if c.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("taking the node name from the host name (nodeName is not set): %w", err)
+		}
+
+		c.NodeName = strings.ToLower(name)
+	}
+
+	setDefault(&c.Kubeconfig, DefaultKubeconfig)
+	setDefault(&c.StateDir, DefaultStateDir)
+	setDefault(&c.Kubelet.Healthz, DefaultHealthz)
+	setDefault(&c.ContainerRuntime.Socket, DefaultRuntimeSocket)
+
+	return nil
+}
+
+func setDefault(field *string, value string) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+func (c *Config) validate() error {
+	var problems []error
+
+	for _, reason := range validation.IsDNS1123Subdomain(c.NodeName) {
+		problems = append(problems, fmt.Errorf("nodeName %q: %s; use the name that `kubectl get nodes` shows", c.NodeName, reason)) //nolint:err113 // Joined under ErrInvalid.
+	}
+
+	for field, path := range map[string]string{
+		"kubeconfig":              c.Kubeconfig,
+		"stateDir":                c.StateDir,
+		"registry.dockerConfig":   c.Registry.DockerConfig,
+		"registry.caFile":         c.Registry.CAFile,
+		"containerRuntime.socket": c.ContainerRuntime.Socket,
+	} {
+		if path != "" && !filepath.IsAbs(path) {
+			problems = append(problems, fmt.Errorf("%s %q: must be an absolute path", field, path)) //nolint:err113 // Joined under ErrInvalid.
+		}
+	}
+
+	if u, err := url.Parse(c.Kubelet.Healthz); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		problems = append(problems, fmt.Errorf("kubelet.healthz %q: must be an http or https URL", c.Kubelet.Healthz)) //nolint:err113 // Joined under ErrInvalid.
+	}
+
+	return errors.Join(problems...)
+}

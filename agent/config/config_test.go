@@ -1,0 +1,87 @@
+package config_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stayput-dev/stayput/agent/config"
+)
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+
+	tests := map[string]struct {
+		text    string
+		want    config.Config
+		wantErr string // a part of the message
+	}{
+		"defaults": {
+			text: "nodeName: n1\n",
+			want: config.Config{
+				NodeName: "n1", Kubeconfig: config.DefaultKubeconfig, StateDir: config.DefaultStateDir,
+				Kubelet:          config.Kubelet{Healthz: config.DefaultHealthz},
+				ContainerRuntime: config.ContainerRuntime{Socket: config.DefaultRuntimeSocket},
+			},
+		},
+		"everything": {
+			text: `{nodeName: n1.example, kubeconfig: /k, stateDir: /s, registry: {dockerConfig: /d, caFile: /c, plainHTTP: true},` +
+				` kubelet: {healthz: "https://[::1]:1/healthz"}, containerRuntime: {socket: /r}}`,
+			want: config.Config{
+				NodeName: "n1.example", Kubeconfig: "/k", StateDir: "/s",
+				Registry:         config.Registry{DockerConfig: "/d", CAFile: "/c", PlainHTTP: true},
+				Kubelet:          config.Kubelet{Healthz: "https://[::1]:1/healthz"},
+				ContainerRuntime: config.ContainerRuntime{Socket: "/r"},
+			},
+		},
+		"misspelt field":     {text: "nodeName: n1\nstateDirectory: /x\n", wantErr: "stateDirectory"},
+		"no YAML":            {text: "nodeName: [", wantErr: "yaml"},
+		"name":               {text: "nodeName: Node_1\n", wantErr: `nodeName "Node_1"`},
+		"relative path":      {text: "nodeName: n1\nstateDir: var\n", wantErr: `stateDir "var"`},
+		"healthz of a file":  {text: "nodeName: n1\nkubelet: {healthz: /run/x}\n", wantErr: "kubelet.healthz"},
+		"two at once, first": {text: "nodeName: N\nkubeconfig: k\n", wantErr: `kubeconfig "k"`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			path := filepath.Join(t.TempDir(), "agent.yaml")
+			if err := os.WriteFile(path, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+
+			got, err := config.Load(path)
+			if test.wantErr != "" {
+				if !errors.Is(err, config.ErrInvalid) || !strings.Contains(err.Error(), test.wantErr) {
+					t.Fatalf("got error %v, want one about %q", err, test.wantErr)
+				}
+
+				return
+			}
+
+			if err != nil || got != test.want {
+				t.Fatalf("got %+v, %v\nwant %+v", got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestLoadWithoutFile(t *testing.T) {
+	t.Parallel()
+
+	got, err := config.Load(filepath.Join(t.TempDir(), "absent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if got.NodeName != strings.ToLower(host) || got.StateDir != config.DefaultStateDir {
+		t.Fatalf("got %+v", got)
+	}
+}
