@@ -1,0 +1,270 @@
+package osimage
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Client speaks to registries. It is safe for concurrent use.
+type Client struct {
+	keychain     authn.Keychain
+	roots        *x509.CertPool
+	plainHTTP    bool
+	architecture string
+	retry        Retry
+	stallAfter   time.Duration
+	count        func(n int64)
+	base         http.RoundTripper
+
+	mutex sync.Mutex
+	// sessions are the authenticated transports, by repository and scope.
+	sessions map[string]http.RoundTripper
+}
+
+// Resolved is what a reference means at this moment.
+type Resolved struct {
+	// Reference names exactly this image: "repository@sha256:…".
+	Reference string
+	// Digest is the digest of its manifest.
+	Digest string
+	// Config is its validated config.
+	Config Config
+}
+
+// NewClient makes a client. Without options it trusts the system's certificate authorities, has no credentials,
+// refuses plain HTTP, and tries a broken transfer 8 times in about two minutes.
+func NewClient(options ...Option) (*Client, error) {
+	client := &Client{
+		keychain:   anonymous{},
+		retry:      defaultRetry(),
+		stallAfter: defaultStallAfter,
+		count:      func(int64) {},
+		sessions:   map[string]http.RoundTripper{},
+	}
+
+	for _, option := range options {
+		if err := option(client); err != nil {
+			return nil, err
+		}
+	}
+
+	client.base = newTransport(client.roots, client.plainHTTP, client.count)
+
+	return client, nil
+}
+
+// Resolve finds the digest and the config of a reference, "repository:tag" or "repository@sha256:…". A reference to an
+// index is resolved to its image of the client's architecture.
+func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error) {
+	image, err := c.Image(ctx, reference)
+	if err != nil {
+		return Resolved{}, err
+	}
+
+	return Resolved{Reference: image.reference, Digest: image.digest, Config: image.config}, nil
+}
+
+// Image resolves a reference like Resolve and gives access to the image's contents.
+func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
+	parsed, err := c.parse(reference)
+	if err != nil {
+		return nil, err
+	}
+
+	descriptor, err := c.get(ctx, parsed)
+	if err != nil {
+		return nil, err
+	}
+
+	if descriptor.MediaType == types.OCIImageIndex {
+		parsed, descriptor, err = c.fromIndex(ctx, parsed, descriptor)
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	source := &registryBlobs{client: c, repository: parsed.Context()}
+	image := &Image{
+		reference: parsed.Context().Name() + "@" + descriptor.Digest.String(),
+		digest:    descriptor.Digest.String(), manifest: descriptor.Manifest, blobs: source,
+	}
+
+	if err := image.load(ctx); err != nil {
+		return nil, err
+	}
+
+	if c.architecture != "" && image.config.Architecture != c.architecture {
+		return nil, wrongArchitecture(reference, image.config.Architecture, c.architecture)
+	}
+
+	return image, nil
+}
+
+// parse reads a reference. Without a tag or digest it is refused: "latest" is not a version to put on machines.
+func (c *Client) parse(reference string) (name.Reference, error) {
+	options := []name.Option{name.StrictValidation}
+	if c.plainHTTP {
+		options = append(options, name.Insecure)
+	}
+
+	parsed, err := name.ParseReference(reference, options...)
+	if err != nil {
+		return nil, fmt.Errorf(
+			"reading the image reference %q: %w (write it as registry/repository:tag or registry/repository@sha256:…)",
+			reference, err)
+	}
+
+	return parsed, nil
+}
+
+// get fetches the manifest of a reference.
+func (c *Client) get(ctx context.Context, reference name.Reference) (*remote.Descriptor, error) {
+	var descriptor *remote.Descriptor
+
+	err := c.retry.do(ctx, reference.Name(), func() error {
+		session, err := c.session(ctx, reference.Context(), transport.PullScope)
+		if err != nil {
+			return err
+		}
+
+		descriptor, err = remote.Get(reference, remote.WithContext(ctx), remote.WithTransport(session))
+
+		return err //nolint:wrapcheck // The retry classifies it and adds the reference.
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resolving %s: %w", reference.Name(), err)
+	}
+
+	return descriptor, nil
+}
+
+// fromIndex picks the image of the wanted architecture.
+func (c *Client) fromIndex(
+	ctx context.Context, reference name.Reference, index *remote.Descriptor,
+) (name.Reference, *remote.Descriptor, error) {
+	var manifest v1.IndexManifest
+
+	if err := json.Unmarshal(index.Manifest, &manifest); err != nil {
+		return nil, nil, notAnImage(reference.Name(), "the index cannot be read", err)
+	}
+
+	wanted := c.architecture
+	if wanted == "" {
+		wanted = runtime.GOARCH
+	}
+
+	chosen, err := chooseFromIndex(reference.Name(), manifest, wanted)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	digest := reference.Context().Digest(chosen.Digest.String())
+
+	descriptor, err := c.get(ctx, digest)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	return digest, descriptor, nil
+}
+
+// chooseFromIndex finds the only image of ours in an index that has the wanted architecture.
+func chooseFromIndex(subject string, index v1.IndexManifest, wanted string) (v1.Descriptor, error) {
+	var found, others []v1.Descriptor
+
+	for _, entry := range index.Manifests {
+		switch {
+		case entry.ArtifactType != ArtifactType:
+		case entry.Platform != nil && entry.Platform.Architecture == wanted:
+			found = append(found, entry)
+		default:
+			others = append(others, entry)
+		}
+	}
+
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return v1.Descriptor{}, notAnImage(subject, fmt.Sprintf("the index has %d images for %s", len(found), wanted), nil)
+	case len(others) > 0:
+		return v1.Descriptor{}, wrongArchitecture(subject, architecturesOf(others), wanted)
+	default:
+		return v1.Descriptor{}, notAnImage(subject, "the index has no entry with artifactType "+ArtifactType, nil)
+	}
+}
+
+func architecturesOf(entries []v1.Descriptor) string {
+	text := ""
+
+	for _, entry := range entries {
+		if text != "" {
+			text += ", "
+		}
+
+		if entry.Platform == nil {
+			text += "(no platform)"
+		} else {
+			text += entry.Platform.Architecture
+		}
+	}
+
+	return text
+}
+
+func wrongArchitecture(subject, got, want string) error {
+	return &Error{
+		Kind: ErrWrongArchitecture, Subject: subject,
+		Detail: fmt.Sprintf("it is made for %s, want %s", got, want),
+		Fix:    "use an image built for " + want,
+	}
+}
+
+func notAnImage(subject, detail string, cause error) error {
+	return &Error{
+		Kind: ErrNotAnImage, Subject: subject, Detail: detail, Err: cause,
+		Fix: "images are made with `stayput image build`",
+	}
+}
+
+// session returns a transport that is authenticated for a repository.
+func (c *Client) session(ctx context.Context, repository name.Repository, scope string) (http.RoundTripper, error) {
+	key := repository.Name() + " " + scope
+
+	c.mutex.Lock()
+	session := c.sessions[key]
+	c.mutex.Unlock()
+
+	if session != nil {
+		return session, nil
+	}
+
+	auth, err := authn.Resolve(ctx, c.keychain, repository)
+	if err != nil {
+		return nil, fmt.Errorf("finding the credentials for %s: %w", repository.RegistryStr(), err)
+	}
+
+	session, err = transport.NewWithContext(ctx, repository.Registry, auth, c.base, []string{repository.Scope(scope)})
+	if err != nil {
+		return nil, fmt.Errorf("signing in to %s: %w", repository.RegistryStr(), err)
+	}
+
+	c.mutex.Lock()
+	c.sessions[key] = session
+	c.mutex.Unlock()
+
+	return session, nil
+}

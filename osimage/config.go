@@ -1,0 +1,157 @@
+package osimage
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// SchemeDPS is the slot scheme of images with dm-verity partitions found by the Discoverable Partitions Specification.
+const SchemeDPS = "dps"
+
+const (
+	// maxConfigSize bounds what is read of a config blob; real ones have about 2 KiB.
+	maxConfigSize = 1 << 20
+	// maxLabelLength is the number of UTF-16 units in a GPT partition name (UEFI 2.10, table 5.6).
+	maxLabelLength = 36
+)
+
+var (
+	// The Boot Loader Specification allows A-Z a-z 0-9 + - _ . in entry names; '+' starts the boot counter, and '_'
+	// separates name and version in the partition label and the entry, so a version has neither.
+	namePattern     = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+	versionPattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
+	rootHashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	digestPattern   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// Architectures lists the values of Config.Architecture.
+func Architectures() []string {
+	return []string{"amd64", "arm64"}
+}
+
+// Roles lists all roles, in the order in which an image has them.
+func Roles() []Role {
+	return []Role{RoleRoot, RoleRootVerity, RoleUSR, RoleUSRVerity, RoleUKI, RoleLoader, RoleState}
+}
+
+// Label is the label of the partitions that hold the image: name and version.
+func (c Config) Label() string {
+	return c.Name + "_" + c.Version
+}
+
+// Data returns the content with the root or usr file system.
+func (c Config) Data() (Content, bool) {
+	if content, ok := c.Content(RoleUSR); ok {
+		return content, true
+	}
+
+	return c.Content(RoleRoot)
+}
+
+// Verity returns the content with the hash tree of Data.
+func (c Config) Verity() (Content, bool) {
+	if content, ok := c.Content(RoleUSRVerity); ok {
+		return content, true
+	}
+
+	return c.Content(RoleRootVerity)
+}
+
+// ParseConfig reads and validates a config blob. Fields it does not know are ignored: a change that an older reader
+// must not ignore gets another media type.
+func ParseConfig(blob []byte) (Config, error) {
+	var config Config
+
+	if err := json.Unmarshal(blob, &config); err != nil {
+		return Config{}, invalidConfig("image config", "is not JSON of the expected form", err)
+	}
+
+	if err := config.Validate(); err != nil {
+		return Config{}, err
+	}
+
+	return config, nil
+}
+
+// Validate tells what is wrong with a config, first of all things. The error is ErrNotAnImage.
+func (c Config) Validate() error {
+	switch {
+	case !namePattern.MatchString(c.Name):
+		return invalidField("name", c.Name, "lower-case letters, digits, '.', '_' and '-', such as \"labos\"")
+	case !versionPattern.MatchString(c.Version):
+		return invalidField("version", c.Version, "letters, digits, '.' and '-', such as \"1.1.0\"")
+	case len(c.Label()) > maxLabelLength:
+		return invalidField("name and version", c.Label(), "a GPT label has at most 36 characters for name_version")
+	case !slices.Contains(Architectures(), c.Architecture):
+		return invalidField("architecture", c.Architecture, "one of "+strings.Join(Architectures(), ", "))
+	case c.MinSourceVersion != "" && !versionPattern.MatchString(c.MinSourceVersion):
+		return invalidField("minSourceVersion", c.MinSourceVersion, "letters, digits, '.' and '-'")
+	case c.Scheme != SchemeDPS:
+		return invalidField("scheme", c.Scheme, "this program knows \""+SchemeDPS+"\"")
+	case !rootHashPattern.MatchString(c.RootHash):
+		return invalidField("rootHash", c.RootHash, "64 lower-case hexadecimal digits, as veritysetup prints them")
+	}
+
+	seen := map[Role]bool{}
+
+	for _, content := range c.Contents {
+		if err := content.validate(); err != nil {
+			return err
+		}
+
+		if seen[content.Role] {
+			return invalidField("contents.role", string(content.Role), "each role occurs once")
+		}
+
+		seen[content.Role] = true
+	}
+
+	return validateRoles(seen)
+}
+
+// validateRoles checks that a slot can be made of the roles: one file system with its hash tree, and a UKI.
+func validateRoles(seen map[Role]bool) error {
+	switch {
+	case seen[RoleRoot] == seen[RoleUSR]:
+		return invalidConfig("image config field contents", "an image has either a root or a usr content", nil)
+	case seen[RoleRoot] != seen[RoleRootVerity]:
+		return invalidConfig("image config field contents", "root and root-verity occur together", nil)
+	case seen[RoleUSR] != seen[RoleUSRVerity]:
+		return invalidConfig("image config field contents", "usr and usr-verity occur together", nil)
+	case !seen[RoleUKI]:
+		return invalidConfig("image config field contents", "a uki content is missing", nil)
+	default:
+		return nil
+	}
+}
+
+func (c Content) validate() error {
+	switch {
+	case !slices.Contains(Roles(), c.Role):
+		return invalidField("contents.role", string(c.Role), "this program does not know it; a newer one may")
+	case !digestPattern.MatchString(c.Digest):
+		return invalidField("contents.digest", c.Digest, "sha256: and 64 lower-case hexadecimal digits")
+	case !digestPattern.MatchString(c.RawDigest):
+		return invalidField("contents.rawDigest", c.RawDigest, "sha256: and 64 lower-case hexadecimal digits")
+	case c.Size <= 0:
+		return invalidField("contents.size", fmt.Sprint(c.Size), "a number of bytes above 0")
+	case c.RawSize <= 0:
+		return invalidField("contents.rawSize", fmt.Sprint(c.RawSize), "a number of bytes above 0")
+	default:
+		return nil
+	}
+}
+
+func invalidField(field, value, want string) error {
+	return invalidConfig("image config field "+field, fmt.Sprintf("%q is invalid, want %s", value, want), nil)
+}
+
+func invalidConfig(subject, detail string, cause error) error {
+	return &Error{
+		Kind: ErrNotAnImage, Subject: subject, Detail: detail, Err: cause,
+		Fix: "build the image with `stayput image build`",
+	}
+}

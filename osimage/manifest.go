@@ -1,0 +1,103 @@
+package osimage
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// load reads the config that the manifest names, and checks that both describe an image of ours.
+func (i *Image) load(ctx context.Context) error {
+	manifest, err := parseManifest(i.reference, i.manifest)
+	if err != nil {
+		return err
+	}
+
+	source := blob{
+		digest: manifest.Config.Digest.String(), size: manifest.Config.Size, subject: "config of " + i.reference,
+	}
+
+	data, err := readBlob(ctx, i.blobs, source)
+	if err != nil {
+		return err
+	}
+
+	i.config, err = ParseConfig(data)
+	if err != nil {
+		return fmt.Errorf("reading the config of %s: %w", i.reference, err)
+	}
+
+	return matchLayers(i.reference, i.config, manifest)
+}
+
+func parseManifest(subject string, data []byte) (*v1.Manifest, error) {
+	manifest, err := v1.ParseManifest(bytes.NewReader(data))
+
+	switch {
+	case err != nil:
+		return nil, notAnImage(subject, "the manifest cannot be read", err)
+	case manifest.MediaType != types.OCIManifestSchema1:
+		return nil, notAnImage(subject, fmt.Sprintf("the manifest's media type is %q", manifest.MediaType), nil)
+	case manifest.ArtifactType != ArtifactType:
+		return nil, notAnImage(subject, fmt.Sprintf("artifactType is %q, want %q", manifest.ArtifactType, ArtifactType), nil)
+	case manifest.Config.MediaType != ConfigMediaType:
+		return nil, notAnImage(subject,
+			fmt.Sprintf("the config's media type is %q, want %q", manifest.Config.MediaType, ConfigMediaType), nil)
+	case manifest.Config.Size > maxConfigSize:
+		return nil, notAnImage(subject,
+			fmt.Sprintf("the config has %d bytes, at most %d are read", manifest.Config.Size, maxConfigSize), nil)
+	default:
+		return manifest, nil
+	}
+}
+
+// matchLayers makes sure that the config's contents are the manifest's layers, in the same order.
+func matchLayers(subject string, config Config, manifest *v1.Manifest) error {
+	if len(config.Contents) != len(manifest.Layers) {
+		return notAnImage(subject, fmt.Sprintf("the config has %d contents, the manifest %d layers",
+			len(config.Contents), len(manifest.Layers)), nil)
+	}
+
+	for index, content := range config.Contents {
+		layer := manifest.Layers[index]
+
+		switch {
+		case layer.MediaType != LayerMediaType:
+			return notAnImage(subject,
+				fmt.Sprintf("layer %d has the media type %q, want %q", index, layer.MediaType, LayerMediaType), nil)
+		case layer.Digest.String() != content.Digest || layer.Size != content.Size:
+			return notAnImage(subject, fmt.Sprintf("layer %d is %s with %d bytes, the config says %s with %d bytes",
+				index, layer.Digest, layer.Size, content.Digest, content.Size), nil)
+		}
+	}
+
+	return nil
+}
+
+// readBlob reads a small blob into memory and verifies it.
+func readBlob(ctx context.Context, from blobs, source blob) ([]byte, error) {
+	body, err := from.open(ctx, source, 0, source.size)
+	if err != nil {
+		return nil, err
+	}
+
+	data, err := io.ReadAll(io.LimitReader(body, source.size))
+	if err := errors.Join(err, body.Close()); err != nil {
+		return nil, fmt.Errorf("reading the %s: %w", source.subject, err)
+	}
+
+	sum := sha256.New()
+	sum.Write(data)
+
+	if got := digestOf(sum); got != source.digest {
+		return nil, wrongDigest(source.subject, "blob", got, source.digest)
+	}
+
+	return data, nil
+}
