@@ -14,8 +14,13 @@ const MaxFailureBytes = 1024
 const ellipsis = "…"
 
 // Succeed answers that the attempt succeeded, in the dialect that asked; an empty dialect stands for Shipped. An
-// earlier answer, of whatever dialect, is taken off in the same patch.
+// earlier answer, of whatever dialect, is taken off in the same patch. There is nothing to answer when nobody asks for
+// the attempt any more: an answer that came after Release would lie on the node until the next round.
 func Succeed(node *corev1.Node, dialect Dialect, attempt string) *Patch {
+	if !asked(node, attempt) {
+		return nil
+	}
+
 	next := newChange(node)
 
 	if dialect == GEP0031 {
@@ -29,12 +34,16 @@ func Succeed(node *corev1.Node, dialect Dialect, attempt string) *Patch {
 	next.setAnnotation(AnnotationResultAttempt, attempt)
 	next.dropAnnotations(AnnotationFailedReason, AnnotationFailureMsgGEP)
 
-	return next.always()
+	return next.patch()
 }
 
-// Fail answers that the attempt failed, and why, in the dialect that asked; an empty dialect stands for Shipped. The
-// text is put on one line and cut to MaxFailureBytes.
+// Fail answers that the attempt failed, and why, as Succeed does. The text is put on one line and cut to
+// MaxFailureBytes.
 func Fail(node *corev1.Node, dialect Dialect, attempt, reason string) *Patch {
+	if !asked(node, attempt) {
+		return nil
+	}
+
 	next := newChange(node)
 	text := singleLine(reason)
 
@@ -52,7 +61,16 @@ func Fail(node *corev1.Node, dialect Dialect, attempt, reason string) *Patch {
 
 	next.setAnnotation(AnnotationResultAttempt, attempt)
 
-	return next.always()
+	return next.patch()
+}
+
+// asked tells whether the node is about this attempt, or about one that another orchestrator did not name.
+func asked(node *corev1.Node, attempt string) bool {
+	if named := node.Annotations[AnnotationAttempt]; named != "" {
+		return named == attempt
+	}
+
+	return hasLabel(node, LabelCandidate) || hasLabel(node, LabelSelected)
 }
 
 // singleLine is the text in valid UTF-8, without control characters, runs of space as one, at most MaxFailureBytes.

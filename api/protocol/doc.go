@@ -8,7 +8,11 @@
 //
 // The protocol names no target. Two annotations of our own carry it, which other implementations ignore: Attempt,
 // written with the candidate label, and ResultAttempt, written with the result. A result without the attempt's ID
-// never completes the attempt, so that an old "successful" cannot end a newer round.
+// never completes the attempt, so that an old "successful" cannot end a newer round. The message of the condition
+// carries the attempt, too, so that an old ReadyForUpdate lets nobody go.
+//
+// The package refuses to touch what is not its own: a cordon, a scale-down annotation or a round of somebody else
+// stays as it is. Read says how it takes what the protocol does not foresee.
 //
 // The package imports nothing else of Stayput.
 package protocol

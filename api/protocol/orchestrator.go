@@ -35,7 +35,7 @@ func MarkCandidate(node *corev1.Node, attempt string) *Patch {
 		next.setAnnotation(AnnotationScaleDownDisabledByUs, attempt)
 	}
 
-	return next.asSeen()
+	return next.patch()
 }
 
 // Select selects the candidate, and takes off a result that does not belong to the node's attempt. A selected label
@@ -50,7 +50,7 @@ func Select(node *corev1.Node) *Patch {
 
 	next.dropStaleResult(view, view.Attempt)
 
-	return next.asSeen()
+	return next.patch()
 }
 
 func (c *change) dropStaleResult(view View, attempt string) {
@@ -64,8 +64,8 @@ func (c *change) dropStaleResult(view View, attempt string) {
 
 // SetReason says how far the node is. In Shipped it sets the condition InPlaceUpdate, with status True as there is no
 // other, and takes duplicates away; the transition time changes with the reason only. In GEP0031 only ReasonReady has
-// a form, the ready label. An empty message stands for the one that machine-controller-manager writes; ReadyForUpdate
-// carries the node's attempt at its end.
+// a form, the ready label. An empty message stands for the one that machine-controller-manager writes; the message ends
+// with the node's attempt, so that a reason that an earlier round left behind is known as such.
 func SetReason(node *corev1.Node, dialect Dialect, reason Reason, message string, now time.Time) *Patch {
 	if dialect == GEP0031 {
 		if reason != ReasonReady || hasLabel(node, LabelReadyGEP) {
@@ -75,28 +75,24 @@ func SetReason(node *corev1.Node, dialect Dialect, reason Reason, message string
 		next := newChange(node)
 		next.setLabel(LabelReadyGEP, valueTrue)
 
-		return next.asSeen()
+		return next.patch()
 	}
 
 	if message == "" {
 		message = defaultMessage(node, reason)
 	}
 
-	if reason == ReasonReady {
-		message = withAttempt(message, node.Annotations[AnnotationAttempt])
-	}
-
 	wanted := corev1.NodeCondition{
 		Type:               ConditionInPlaceUpdate,
 		Status:             corev1.ConditionTrue,
 		Reason:             string(reason),
-		Message:            message,
+		Message:            withAttempt(message, node.Annotations[AnnotationAttempt]),
 		LastHeartbeatTime:  metav1.NewTime(now),
 		LastTransitionTime: metav1.NewTime(now),
 	}
 
 	view := Read(node)
-	if view.Reason == reason && !view.ReasonSince.IsZero() {
+	if view.Reason == reason && view.ReasonAttempt == view.Attempt && !view.ReasonSince.IsZero() {
 		wanted.LastTransitionTime = metav1.NewTime(view.ReasonSince)
 	}
 
@@ -145,7 +141,7 @@ func Cordon(node *corev1.Node, attempt string) *Patch {
 	next.setAnnotation(AnnotationCordonedBy, attempt)
 	next.setUnschedulable(true)
 
-	return next.asSeen()
+	return next.patch()
 }
 
 // DisableScaleDown keeps cluster-autoscaler from removing the node during the attempt. An annotation that someone else
@@ -162,23 +158,27 @@ func DisableScaleDown(node *corev1.Node, attempt string) *Patch {
 	next.setAnnotation(AnnotationScaleDownDisabled, valueTrue)
 	next.setAnnotation(AnnotationScaleDownDisabledByUs, attempt)
 
-	return next.asSeen()
+	return next.patch()
 }
 
 // Release takes everything off the node that the attempt has put there, in both dialects: labels, annotations, its own
-// cordon, its own scale-down annotation. When the node is already about another attempt, only what bears this
-// attempt's ID goes. The condition stays at its last reason, as with machine-controller-manager; move it off
-// ReadyForUpdate before.
+// cordon, its own scale-down annotation. When the node is not about this attempt, only what bears the attempt's ID
+// goes, so that it is safe to call again later. The condition stays at its last reason, as with
+// machine-controller-manager; move it off ReadyForUpdate before.
 func Release(node *corev1.Node, attempt string) *Patch {
+	if attempt == "" {
+		return nil
+	}
+
 	view := Read(node)
 	next := newChange(node)
 
-	if view.Attempt == "" || view.Attempt == attempt {
+	if view.Attempt == attempt {
 		next.dropLabels(LabelCandidate, LabelSelected, LabelReadyGEP)
-		next.dropLabels(resultLabels()...)
 		next.dropAnnotations(AnnotationAttempt)
-		next.dropAnnotations(resultAnnotations()...)
-	} else if view.ResultAttempt == attempt {
+	}
+
+	if view.Attempt == attempt || view.ResultAttempt == attempt {
 		next.dropLabels(resultLabels()...)
 		next.dropAnnotations(resultAnnotations()...)
 	}
@@ -192,5 +192,5 @@ func Release(node *corev1.Node, attempt string) *Patch {
 		next.dropAnnotations(AnnotationScaleDownDisabled, AnnotationScaleDownDisabledByUs)
 	}
 
-	return next.asSeen()
+	return next.patch()
 }

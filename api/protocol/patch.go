@@ -47,21 +47,16 @@ func drop(changes map[string]*string, present map[string]string, keys []string) 
 	}
 }
 
-// asSeen is the patch, bound to the node as it was read: if the node has changed since, the API server answers 409
-// Conflict and nothing happens.
-func (c *change) asSeen() *Patch { return c.patch(c.node.ResourceVersion) }
-
-// always is the patch for the node in whatever state it is by now.
-func (c *change) always() *Patch { return c.patch("") }
-
-func (c *change) patch(resourceVersion string) *Patch {
+// patch is bound to the node as it was read: if the node has changed since, the API server answers 409 Conflict and
+// nothing happens.
+func (c *change) patch() *Patch {
 	if len(c.labels) == 0 && len(c.annotations) == 0 && c.unschedulable == nil {
 		return nil
 	}
 
 	metadata := map[string]any{}
-	if resourceVersion != "" {
-		metadata["resourceVersion"] = resourceVersion
+	if version := c.node.ResourceVersion; version != "" {
+		metadata["resourceVersion"] = version
 	}
 
 	if len(c.labels) > 0 {

@@ -86,9 +86,11 @@ type View struct {
 	// the answer.
 	Ready   bool
 	Dialect Dialect
-	// Reason and ReasonSince are those of the condition InPlaceUpdate.
-	Reason      Reason
-	ReasonSince time.Time
+	// Reason and ReasonSince are those of the condition InPlaceUpdate, and ReasonAttempt is the attempt that the reason
+	// was set for, "" when another orchestrator set it.
+	Reason        Reason
+	ReasonSince   time.Time
+	ReasonAttempt string
 	// Attempt is the attempt that the labels are about, "" when another orchestrator set them.
 	Attempt string
 	// Result is the answer on the node, ResultAttempt the attempt it belongs to, and Failure its text.
@@ -137,9 +139,9 @@ const (
 
 // Patch changes a Node. A nil *Patch means that there is nothing to change.
 //
-// The orchestrator's patches carry the resourceVersion of the node that they were made from. The API server answers
-// 409 Conflict when the node has changed since: read it again and ask again. The agent's patches do not; its labels and
-// annotations are its own.
+// Every patch carries the resourceVersion of the node that it was made from. The API server answers 409 Conflict when
+// the node has changed since: read it again and ask again. So no decision on an old reading takes off a fresh answer,
+// claims a person's cordon, or answers a round that is over.
 type Patch struct {
 	// Subresource is "" or "status".
 	Subresource string

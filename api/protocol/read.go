@@ -78,6 +78,7 @@ func readCondition(node *corev1.Node, view *View) bool {
 
 	view.Reason = Reason(newest.Reason)
 	view.ReasonSince = newest.LastTransitionTime.Time
+	view.ReasonAttempt = attemptInMessage(newest.Message)
 
 	if len(found) > 1 {
 		view.anomaly("%d conditions of type %s, expected one", len(found), ConditionInPlaceUpdate)
@@ -99,8 +100,8 @@ func readCondition(node *corev1.Node, view *View) bool {
 // readyIsForAttempt compares the attempt in the condition's message, which only our orchestrator puts there, with the
 // node's.
 func readyIsForAttempt(condition corev1.NodeCondition, view *View) bool {
-	attempt, found := attemptInMessage(condition.Message)
-	if !found || attempt == view.Attempt {
+	attempt := attemptInMessage(condition.Message)
+	if attempt == "" || attempt == view.Attempt {
 		return true
 	}
 
@@ -158,7 +159,7 @@ func (v View) StateFor(attempt string) State {
 		return StateCandidate
 	case v.Ready:
 		return StateReady
-	case v.Reason == ReasonDrainSuccessful:
+	case v.Reason == ReasonDrainSuccessful && v.ReasonAttempt == attempt:
 		return StateDrained
 	default:
 		return StateSelected
@@ -183,7 +184,7 @@ func inPlaceConditions(node *corev1.Node) []corev1.NodeCondition {
 	return found
 }
 
-// The attempt stands at the end of the message of ReadyForUpdate, in these brackets. Others read neither message nor
+// The attempt stands at the end of the condition's message, in these brackets. Others read neither message nor
 // status of the condition (gardener v1.130.0 pkg/nodeagent/controller/operatingsystemconfig/add.go).
 const (
 	messageAttemptOpen  = " (" + AnnotationAttempt + ": "
@@ -198,13 +199,13 @@ func withAttempt(message, attempt string) string {
 	return message + messageAttemptOpen + attempt + messageAttemptClose
 }
 
-func attemptInMessage(message string) (string, bool) {
+func attemptInMessage(message string) string {
 	start := strings.LastIndex(message, messageAttemptOpen)
 	if start < 0 || !strings.HasSuffix(message, messageAttemptClose) {
-		return "", false
+		return ""
 	}
 
-	return message[start+len(messageAttemptOpen) : len(message)-len(messageAttemptClose)], true
+	return message[start+len(messageAttemptOpen) : len(message)-len(messageAttemptClose)]
 }
 
 func hasLabel(node *corev1.Node, key string) bool {
