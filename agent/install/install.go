@@ -1,0 +1,287 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+)
+
+// Paths on the node, without a leading slash.
+const (
+	BinaryPath  = "opt/stayput/bin/stayput-agent"
+	unitDir     = "etc/systemd/system"
+	managerDir  = "etc/systemd/system.conf.d"
+	stateDir    = "var/lib/stayput"
+	configDir   = "etc/stayput"
+	agentUnit   = "stayput-agent.service"
+	gateUnit    = "stayput-boot-gate.service"
+	failedUnit  = "stayput-boot-gate-failed.service"
+	watchdogCnf = "50-stayput-watchdog.conf"
+	agentLink   = unitDir + "/multi-user.target.wants/" + agentUnit
+	gateLink    = unitDir + "/boot-complete.target.requires/" + gateUnit
+
+	dirMode    = 0o755
+	binaryMode = 0o755
+	textMode   = 0o644
+	secretMode = 0o700
+)
+
+//go:embed units
+var units embed.FS
+
+// Action is what was done to a file.
+type Action string
+
+// The actions.
+const (
+	Created   Action = "created"
+	Updated   Action = "updated"
+	Unchanged Action = "unchanged"
+	Removed   Action = "removed"
+	Absent    Action = "absent"
+)
+
+// Change is what was done to one file.
+type Change struct {
+	// Path is as on the node, with a leading slash.
+	Path   string `json:"path"`
+	Action Action `json:"action"`
+}
+
+// Systemd is the running manager; nil when files are put into an image.
+type Systemd interface {
+	// Reload makes the manager read its units and configuration again.
+	Reload(ctx context.Context) error
+	// Restart starts a unit anew, whether it runs or not.
+	Restart(ctx context.Context, unit string) error
+	// Stop stops a unit. One that is not loaded is fine.
+	Stop(ctx context.Context, unit string) error
+}
+
+// Installer installs into one root directory.
+type Installer struct {
+	// Root is "/" on the node itself.
+	Root string
+	// Systemd is told about changes when it is not nil.
+	Systemd Systemd
+}
+
+// Install puts the program and its units in place and enables them. It is safe to repeat. The error names the file
+// that could not be written; what was done before it stays and is completed by the next call.
+func (i Installer) Install(ctx context.Context, agent io.Reader) ([]Change, error) {
+	var changes []Change
+
+	for _, step := range []func() (Change, error){
+		func() (Change, error) { return i.makeDir(stateDir, secretMode) },
+		func() (Change, error) { return i.makeDir(configDir, dirMode) },
+		func() (Change, error) { return i.copyBinary(agent) },
+		func() (Change, error) { return i.copyUnit(unitDir, agentUnit) },
+		func() (Change, error) { return i.copyUnit(unitDir, gateUnit) },
+		func() (Change, error) { return i.copyUnit(unitDir, failedUnit) },
+		func() (Change, error) { return i.copyUnit(managerDir, watchdogCnf) },
+		func() (Change, error) { return i.link(agentLink, "../"+agentUnit) },
+		func() (Change, error) { return i.link(gateLink, "../"+gateUnit) },
+	} {
+		change, err := step()
+		if err != nil {
+			return changes, err
+		}
+
+		changes = append(changes, change)
+	}
+
+	return changes, i.activate(ctx, changes)
+}
+
+// activate tells systemd of what changed. The boot gate is not started: it belongs to the next boot.
+func (i Installer) activate(ctx context.Context, changes []Change) error {
+	if i.Systemd == nil || !anyChanged(changes) {
+		return nil
+	}
+
+	if err := i.Systemd.Reload(ctx); err != nil {
+		return fmt.Errorf("making systemd read the new units: %w; run `systemctl daemon-reload`", err)
+	}
+
+	if err := i.Systemd.Restart(ctx, agentUnit); err != nil {
+		return fmt.Errorf("starting %s: %w; see `journalctl -u %s`", agentUnit, err, agentUnit)
+	}
+
+	return nil
+}
+
+func anyChanged(changes []Change) bool {
+	for _, change := range changes {
+		if change.Action != Unchanged && change.Action != Absent {
+			return true
+		}
+	}
+
+	return false
+}
+
+// Uninstall takes away what Install puts in place. With purge the state directory and the configuration go, too. A
+// file that is not there is fine.
+func (i Installer) Uninstall(ctx context.Context, purge bool) ([]Change, error) {
+	if i.Systemd != nil {
+		if err := i.Systemd.Stop(ctx, agentUnit); err != nil {
+			return nil, fmt.Errorf("stopping %s: %w", agentUnit, err)
+		}
+	}
+
+	paths := []string{
+		gateLink, agentLink, unitDir + "/" + gateUnit, unitDir + "/" + failedUnit, unitDir + "/" + agentUnit,
+		managerDir + "/" + watchdogCnf, BinaryPath,
+	}
+	if purge {
+		paths = append(paths, stateDir, configDir)
+	}
+
+	var changes []Change
+
+	for _, path := range paths {
+		change, err := i.remove(path)
+		if err != nil {
+			return changes, err
+		}
+
+		changes = append(changes, change)
+	}
+
+	// Only directories that are empty now go away; others hold something that is not ours.
+	for _, dir := range []string{
+		filepath.Dir(gateLink), managerDir, filepath.Dir(BinaryPath), filepath.Dir(filepath.Dir(BinaryPath)),
+	} {
+		if err := os.Remove(i.at(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) && !notEmpty(i.at(dir)) {
+			return changes, fmt.Errorf("removing the empty directory /%s: %w", dir, err)
+		}
+	}
+
+	if i.Systemd != nil && anyChanged(changes) {
+		if err := i.Systemd.Reload(ctx); err != nil {
+			return changes, fmt.Errorf("making systemd forget the units: %w; run `systemctl daemon-reload`", err)
+		}
+	}
+
+	return changes, nil
+}
+
+func notEmpty(dir string) bool {
+	entries, err := os.ReadDir(dir)
+
+	return err == nil && len(entries) > 0
+}
+
+func (i Installer) at(path string) string { return filepath.Join(i.Root, path) }
+
+func (i Installer) makeDir(path string, mode os.FileMode) (Change, error) {
+	change := Change{Path: "/" + path, Action: Unchanged}
+
+	if _, err := os.Stat(i.at(path)); errors.Is(err, fs.ErrNotExist) {
+		change.Action = Created
+	}
+
+	if err := os.MkdirAll(i.at(path), mode); err != nil {
+		return change, writeError(path, err)
+	}
+
+	return change, nil
+}
+
+func (i Installer) copyBinary(agent io.Reader) (Change, error) {
+	data, err := io.ReadAll(agent)
+	if err != nil {
+		return Change{}, fmt.Errorf("reading the agent's program: %w", err)
+	}
+
+	return i.write(BinaryPath, data, binaryMode)
+}
+
+func (i Installer) copyUnit(dir, name string) (Change, error) {
+	data, err := units.ReadFile("units/" + name)
+	if err != nil {
+		return Change{}, fmt.Errorf("reading the built-in unit %s: %w", name, err)
+	}
+
+	return i.write(dir+"/"+name, data, textMode)
+}
+
+func (i Installer) write(path string, data []byte, mode os.FileMode) (Change, error) {
+	change := Change{Path: "/" + path, Action: Created}
+
+	old, err := os.ReadFile(i.at(path))
+	if err == nil {
+		change.Action = Updated
+
+		info, err := os.Stat(i.at(path))
+		if err == nil && info.Mode().Perm() == mode && bytes.Equal(old, data) {
+			change.Action = Unchanged
+
+			return change, nil
+		}
+	}
+
+	if err := os.MkdirAll(filepath.Dir(i.at(path)), dirMode); err != nil {
+		return change, writeError(path, err)
+	}
+
+	dir := filepath.Dir(i.at(path))
+	if err := renameio.WriteFile(i.at(path), data, mode, renameio.WithTempDir(dir), renameio.WithStaticPermissions(mode)); err != nil {
+		return change, writeError(path, err)
+	}
+
+	return change, nil
+}
+
+func (i Installer) link(path, target string) (Change, error) {
+	change := Change{Path: "/" + path, Action: Created}
+
+	old, err := os.Readlink(i.at(path))
+	if err == nil {
+		change.Action = Updated
+
+		if old == target {
+			change.Action = Unchanged
+
+			return change, nil
+		}
+	}
+
+	if err := os.MkdirAll(filepath.Dir(i.at(path)), dirMode); err != nil {
+		return change, writeError(path, err)
+	}
+
+	if err := renameio.Symlink(target, i.at(path)); err != nil {
+		return change, writeError(path, err)
+	}
+
+	return change, nil
+}
+
+func writeError(path string, err error) error {
+	return fmt.Errorf("writing /%s: %w; the directory must be writable and outlast a slot switch", path, err)
+}
+
+func (i Installer) remove(path string) (Change, error) {
+	change := Change{Path: "/" + path, Action: Removed}
+
+	if _, err := os.Lstat(i.at(path)); errors.Is(err, fs.ErrNotExist) {
+		change.Action = Absent
+
+		return change, nil
+	}
+
+	if err := os.RemoveAll(i.at(path)); err != nil {
+		return change, fmt.Errorf("removing /%s: %w", path, err)
+	}
+
+	return change, nil
+}
