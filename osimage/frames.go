@@ -128,3 +128,36 @@ func (t *layerTail) read(length int64) ([]byte, error) {
 
 	return buffer, t.err
 }
+
+// Frame is a piece of a content that can be decompressed by itself.
+type Frame struct {
+	// Offset and Length are in raw bytes.
+	Offset, Length int64
+	// Checksum is the lower half of the XXH64 of the raw bytes (zstd seekable format).
+	Checksum uint32
+}
+
+// Frames lists the frames of a content, none when the layer has no seek table or the place does not serve ranges. The
+// list is not verified: it is good for finding out what need not be fetched, when the result is verified afterwards.
+func (i *Image) Frames(ctx context.Context, role Role) ([]Frame, error) {
+	content, err := i.content(role)
+	if err != nil {
+		return nil, err
+	}
+
+	table, err := i.seekTable(ctx, content)
+	if err != nil || table == nil || !table.HasChecksums() {
+		return nil, err
+	}
+
+	frames := make([]Frame, 0, table.NumFrames())
+
+	for id := range table.NumFrames() {
+		entry, _ := table.EntryByID(id)
+		frames = append(frames, Frame{
+			Offset: int64(entry.DecompressedOffset), Length: int64(entry.DecompressedSize), Checksum: entry.Checksum,
+		})
+	}
+
+	return frames, nil
+}

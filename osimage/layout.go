@@ -1,0 +1,172 @@
+package osimage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/match"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// refNameAnnotation is the tag of an entry in a layout's index (OCI image-spec, annotations).
+const refNameAnnotation = "org.opencontainers.image.ref.name"
+
+// OpenLayout opens an image in an OCI layout folder. The tag is the image's version or the digest of its manifest; it
+// may be empty when the folder holds one image.
+func OpenLayout(ctx context.Context, dir, tag string) (*Image, error) {
+	path, err := layout.FromPath(dir)
+	if err != nil {
+		return nil, &Error{
+			Kind: ErrNotFound, Subject: dir, Detail: "it is not an OCI layout folder", Err: err,
+			Fix: "make one with `stayput image build` or `stayput image pull`",
+		}
+	}
+
+	descriptor, err := findInLayout(path, dir, tag)
+	if err != nil {
+		return nil, err
+	}
+
+	image := &Image{
+		reference: dir + "@" + descriptor.Digest.String(), digest: descriptor.Digest.String(), blobs: layoutBlobs{dir},
+	}
+
+	image.manifest, err = readBlob(ctx, image.blobs, blob{
+		digest: image.digest, size: descriptor.Size, subject: "manifest of " + dir,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return image, image.load(ctx)
+}
+
+func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
+	index, err := path.ImageIndex()
+	if err != nil {
+		return v1.Descriptor{}, notAnImage(dir, "index.json cannot be read", err)
+	}
+
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return v1.Descriptor{}, notAnImage(dir, "index.json cannot be read", err)
+	}
+
+	var (
+		found []v1.Descriptor
+		names []string
+	)
+
+	for _, entry := range manifest.Manifests {
+		name := entry.Annotations[refNameAnnotation]
+		names = append(names, fmt.Sprintf("%q", name))
+
+		if tag == "" || tag == name || tag == entry.Digest.String() {
+			found = append(found, entry)
+		}
+	}
+
+	if len(found) != 1 {
+		return v1.Descriptor{}, &Error{
+			Kind: ErrNotFound, Subject: dir,
+			Detail: fmt.Sprintf("%d entries match the tag %q, it has %s", len(found), tag, strings.Join(names, ", ")),
+			Fix:    "name one of them, as FOLDER:TAG",
+		}
+	}
+
+	return found[0], nil
+}
+
+// layoutBlobs reads blobs from an OCI layout folder.
+type layoutBlobs struct {
+	dir string
+}
+
+var _ blobs = layoutBlobs{}
+
+func (l layoutBlobs) open(_ context.Context, source blob, from, to int64) (io.ReadCloser, error) {
+	file, err := os.Open(blobPath(l.dir, source.digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{
+			Kind: ErrNotFound, Subject: source.subject, Detail: "the folder has no blob " + source.digest, Fix: fixRebuild,
+		}
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("opening the %s: %w", source.subject, err)
+	}
+
+	info, err := file.Stat()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the %s: %w", source.subject, err), file.Close())
+	}
+
+	if info.Size() != source.size {
+		return nil, errors.Join(truncated(source.subject, "blob", info.Size(), source.size), file.Close())
+	}
+
+	return &section{Reader: io.NewSectionReader(file, from, to-from), Closer: file}, nil
+}
+
+type section struct {
+	io.Reader
+	io.Closer
+}
+
+// blobPath is where a layout keeps a blob (OCI image-spec, image-layout).
+func blobPath(dir, digest string) string {
+	algorithm, hex, _ := strings.Cut(digest, ":")
+
+	return filepath.Join(dir, "blobs", algorithm, hex)
+}
+
+// openLayoutForWriting makes the folder a layout when it is not one.
+func openLayoutForWriting(dir string) (layout.Path, error) {
+	path, err := layout.FromPath(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		path, err = layout.Write(dir, empty.Index)
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("making an OCI layout in %s: %w", dir, err)
+	}
+
+	if err := os.MkdirAll(filepath.Dir(blobPath(dir, "sha256:0")), dirMode); err != nil {
+		return "", fmt.Errorf("making an OCI layout in %s: %w", dir, err)
+	}
+
+	return path, nil
+}
+
+const dirMode = 0o755
+
+// addToLayout names a manifest in the index by the image's version, in place of an older one with that name.
+func addToLayout(path layout.Path, config Config, manifest []byte) (v1.Hash, error) {
+	digest, size, err := writeSmallBlob(path, manifest)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+
+	if err := path.RemoveDescriptors(match.Name(config.Version)); err != nil {
+		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", path, err)
+	}
+
+	if err := path.AppendDescriptor(v1.Descriptor{
+		MediaType: types.OCIManifestSchema1, ArtifactType: ArtifactType, Digest: digest, Size: size,
+		Platform:    &v1.Platform{OS: "linux", Architecture: config.Architecture},
+		Annotations: map[string]string{refNameAnnotation: config.Version},
+	}); err != nil {
+		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", path, err)
+	}
+
+	return digest, nil
+}

@@ -1,0 +1,151 @@
+package osimage
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Pull copies an image from a registry to an OCI layout folder. It goes on where an earlier call stopped, and does
+// nothing when the image is there. Progress, when set, is called with the bytes of the layers.
+func (c *Client) Pull(
+	ctx context.Context, reference, dir string, progress func(done, total int64),
+) (*Image, error) {
+	image, err := c.Image(ctx, reference)
+	if err != nil {
+		return nil, err
+	}
+
+	path, err := openLayoutForWriting(dir)
+	if err != nil {
+		return nil, err
+	}
+
+	var done, total int64
+	for _, content := range image.config.Contents {
+		total += content.Size
+	}
+
+	for _, content := range image.config.Contents {
+		before := done
+
+		if err := image.pullLayer(ctx, dir, content, func(n int64) {
+			if progress != nil {
+				progress(before+n, total)
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("pulling %s: %w", content.Role, err)
+		}
+
+		done += content.Size
+	}
+
+	manifest, err := parseManifest(image.reference, image.manifest)
+	if err != nil {
+		return nil, err
+	}
+
+	config, err := readBlob(ctx, image.blobs,
+		blob{digest: manifest.Config.Digest.String(), size: manifest.Config.Size, subject: "config of " + reference})
+	if err != nil {
+		return nil, err
+	}
+
+	if _, _, err := writeSmallBlob(path, config); err != nil {
+		return nil, err
+	}
+
+	if _, err := addToLayout(path, image.config, image.manifest); err != nil {
+		return nil, err
+	}
+
+	return OpenLayout(ctx, dir, image.digest)
+}
+
+// pullLayer copies one layer to a file beside its final name, and renames it when its digest is right.
+func (i *Image) pullLayer(ctx context.Context, dir string, content Content, progress func(int64)) (err error) {
+	final := blobPath(dir, content.Digest)
+
+	if info, err := os.Stat(final); err == nil && info.Size() == content.Size {
+		progress(content.Size)
+
+		return nil
+	}
+
+	partial := filepath.Join(filepath.Dir(final), ".partial-"+strings.TrimPrefix(content.Digest, "sha256:"))
+
+	file, err := os.OpenFile(partial, os.O_RDWR|os.O_CREATE, blobMode)
+	if err != nil {
+		return fmt.Errorf("making a blob: %w", err)
+	}
+
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	sum := &countingHash{hash: sha256.New()}
+
+	if _, err := io.Copy(sum, io.LimitReader(file, content.Size)); err != nil {
+		return fmt.Errorf("reading %s: %w", partial, err)
+	}
+
+	if err := i.appendLayer(ctx, file, content, sum, progress); err != nil {
+		return err
+	}
+
+	if got := digestOf(sum.hash); got != content.Digest {
+		return errors.Join(wrongDigest(i.blobOf(content).subject, "layer", got, content.Digest), os.Remove(partial))
+	}
+
+	if err := file.Sync(); err != nil {
+		return fmt.Errorf("writing %s: %w", partial, err)
+	}
+
+	if err := os.Rename(partial, final); err != nil {
+		return fmt.Errorf("naming the blob: %w", err)
+	}
+
+	return nil
+}
+
+// appendLayer fetches what is missing at the end of the file. A place without ranges is read from its start.
+func (i *Image) appendLayer(
+	ctx context.Context, file *os.File, content Content, sum *countingHash, progress func(int64),
+) error {
+	if sum.count == content.Size {
+		return nil
+	}
+
+	body, err := i.blobs.open(ctx, i.blobOf(content), sum.count, content.Size)
+	if errors.Is(err, errNoRanges) {
+		sum.hash.Reset()
+		sum.count = 0
+
+		body, err = i.blobs.open(ctx, i.blobOf(content), 0, content.Size)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	writer := io.MultiWriter(io.NewOffsetWriter(file, sum.count), sum, progressWriter(func() { progress(sum.count) }))
+
+	_, err = io.Copy(writer, body)
+	if err := errors.Join(err, body.Close()); err != nil {
+		return fmt.Errorf("copying the layer: %w", err)
+	}
+
+	return nil
+}
+
+// progressWriter is called after each write to the writers before it.
+type progressWriter func()
+
+func (p progressWriter) Write(data []byte) (int, error) {
+	p()
+
+	return len(data), nil
+}

@@ -1,0 +1,87 @@
+package osimage
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// progressBacklog is the number of progress reports that may wait, so that reporting does not slow the transfer.
+const progressBacklog = 64
+
+// Push copies an image from an OCI layout folder to "registry/repository:tag". Blobs that the registry has already are
+// not sent again, so a push that failed goes on with the blobs that are missing. Progress, when set, is called with
+// the bytes of the layers.
+func (c *Client) Push(
+	ctx context.Context, dir, tag, reference string, progress func(done, total int64),
+) (Resolved, error) {
+	image, err := OpenLayout(ctx, dir, tag)
+	if err != nil {
+		return Resolved{}, err
+	}
+
+	parsed, err := c.parse(reference)
+	if err != nil {
+		return Resolved{}, err
+	}
+
+	if _, ok := parsed.(name.Tag); !ok {
+		return Resolved{}, fmt.Errorf("pushing to %s: a digest cannot be chosen (name a tag, as registry/repository:%s)",
+			reference, image.config.Version)
+	}
+
+	hash, err := v1.NewHash(image.digest)
+	if err != nil {
+		return Resolved{}, fmt.Errorf("pushing %s: %w", dir, err)
+	}
+
+	source, err := layout.Path(dir).Image(hash)
+	if err != nil {
+		return Resolved{}, fmt.Errorf("pushing %s: %w", dir, err)
+	}
+
+	if err := c.retry.do(ctx, parsed.Name(), func() error {
+		return c.push(ctx, parsed, source, progress)
+	}); err != nil {
+		return Resolved{}, fmt.Errorf("pushing %s: %w", dir, err)
+	}
+
+	return Resolved{
+		Reference: parsed.Context().Name() + "@" + image.digest, Digest: image.digest, Config: image.config,
+	}, nil
+}
+
+func (c *Client) push(
+	ctx context.Context, reference name.Reference, image v1.Image, progress func(done, total int64),
+) error {
+	session, err := c.session(ctx, reference.Context(), transport.PushScope)
+	if err != nil {
+		return err
+	}
+
+	// remote.Write closes the channel.
+	updates := make(chan v1.Update, progressBacklog)
+	drained := make(chan struct{})
+
+	go func() {
+		defer close(drained)
+
+		for update := range updates {
+			if update.Error == nil && progress != nil {
+				progress(update.Complete, update.Total)
+			}
+		}
+	}()
+
+	err = remote.Write(reference, image,
+		remote.WithContext(ctx), remote.WithTransport(session), remote.WithProgress(updates))
+
+	<-drained
+
+	return err //nolint:wrapcheck // The retry classifies it and adds the reference.
+}
