@@ -1,0 +1,183 @@
+package osimage_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/stayput-dev/stayput/osimage"
+)
+
+// putBlob writes a blob into a layout and returns its descriptor values.
+func putBlob(t *testing.T, dir string, data []byte) v1.Hash {
+	t.Helper()
+
+	sum := sha256.Sum256(data)
+	hash := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
+
+	if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", hash.Hex), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return hash
+}
+
+func readJSON(t *testing.T, path string, into any) {
+	t.Helper()
+
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := json.Unmarshal(data, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func toJSON(t *testing.T, value any) []byte {
+	t.Helper()
+
+	data, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return data
+}
+
+// tamper changes config and manifest of the only image in a layout; all digests are made to fit again.
+func tamper(t *testing.T, dir string, change func(config *osimage.Config, manifest *v1.Manifest)) {
+	t.Helper()
+
+	var (
+		index    v1.IndexManifest
+		manifest v1.Manifest
+		config   osimage.Config
+	)
+
+	readJSON(t, filepath.Join(dir, "index.json"), &index)
+	readJSON(t, filepath.Join(dir, "blobs", "sha256", index.Manifests[0].Digest.Hex), &manifest)
+	readJSON(t, filepath.Join(dir, "blobs", "sha256", manifest.Config.Digest.Hex), &config)
+
+	change(&config, &manifest)
+
+	data := toJSON(t, config)
+	manifest.Config.Digest, manifest.Config.Size = putBlob(t, dir, data), int64(len(data))
+
+	data = toJSON(t, manifest)
+	index.Manifests[0].Digest, index.Manifests[0].Size = putBlob(t, dir, data), int64(len(data))
+
+	if err := os.WriteFile(filepath.Join(dir, "index.json"), toJSON(t, index), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replaceLayer puts another layer in the place of a content's, as somebody with other tools could.
+func replaceLayer(t *testing.T, dir string, role osimage.Role, compress func(raw []byte) []byte) {
+	t.Helper()
+
+	image, err := osimage.OpenLayout(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	reader, err := image.Open(t.Context(), role, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var raw bytes.Buffer
+	if _, err := raw.ReadFrom(reader); err != nil {
+		t.Fatal(err)
+	}
+
+	data := compress(raw.Bytes())
+
+	tamper(t, dir, func(config *osimage.Config, manifest *v1.Manifest) {
+		for i := range config.Contents {
+			if config.Contents[i].Role == role {
+				hash := putBlob(t, dir, data)
+				config.Contents[i].Digest, config.Contents[i].Size = hash.String(), int64(len(data))
+				manifest.Layers[i].Digest, manifest.Layers[i].Size = hash, int64(len(data))
+			}
+		}
+	})
+}
+
+func TestForeignArtifactsAreRefused(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		change func(config *osimage.Config, manifest *v1.Manifest)
+		says   string
+	}{
+		"other artifact type": {func(_ *osimage.Config, m *v1.Manifest) { m.ArtifactType = "application/x" }, "artifactType"},
+		"no artifact type":    {func(_ *osimage.Config, m *v1.Manifest) { m.ArtifactType = "" }, "artifactType"},
+		"a container image": {func(_ *osimage.Config, m *v1.Manifest) {
+			m.Config.MediaType = "application/vnd.oci.image.config.v1+json"
+		}, "media type"},
+		"docker manifest": {func(_ *osimage.Config, m *v1.Manifest) {
+			m.MediaType = "application/vnd.docker.distribution.manifest.v2+json"
+		}, "media type"},
+		"a layer of another kind": {func(_ *osimage.Config, m *v1.Manifest) { m.Layers[1].MediaType = "x/y" }, "layer 1"},
+		"a layer too few":         {func(_ *osimage.Config, m *v1.Manifest) { m.Layers = m.Layers[:2] }, "2 layers"},
+		"layers swapped": {func(_ *osimage.Config, m *v1.Manifest) {
+			m.Layers[0], m.Layers[1] = m.Layers[1], m.Layers[0]
+		}, "layer 0"},
+		"another size":   {func(c *osimage.Config, _ *v1.Manifest) { c.Contents[0].Size++ }, "layer 0"},
+		"invalid config": {func(c *osimage.Config, _ *v1.Manifest) { c.Version = "1+1" }, "version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := build(t, someContents())
+			tamper(t, dir, test.change)
+
+			_, err := osimage.OpenLayout(t.Context(), dir, "")
+			if err == nil || osimage.IsTransient(err) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("got %v, want a refusal that names %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestRawBytesOtherThanTheConfigSays(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		change func(content *osimage.Content)
+		want   error
+	}{
+		"digest":    {func(c *osimage.Content) { c.RawDigest = digestOfDigit("0") }, osimage.ErrWrongDigest},
+		"less":      {func(c *osimage.Content) { c.RawSize++ }, osimage.ErrTruncated},
+		"more":      {func(c *osimage.Content) { c.RawSize-- }, osimage.ErrTooLarge},
+		"much more": {func(c *osimage.Content) { c.RawSize = 5 }, osimage.ErrTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := build(t, someContents())
+			tamper(t, dir, func(config *osimage.Config, _ *v1.Manifest) { test.change(&config.Contents[0]) })
+
+			image, err := osimage.OpenLayout(t.Context(), dir, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			data, err := readFrom(t, image, osimage.RoleUSR, 0)
+			content, _ := image.Config().Content(osimage.RoleUSR)
+
+			if !isKind(err, test.want) || int64(len(data)) > content.RawSize {
+				t.Errorf("got %d bytes and %v, want %v", len(data), err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,290 @@
+package osimage_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"pgregory.net/rapid"
+
+	"github.com/stayput-dev/stayput/osimage"
+)
+
+func isKind(err, kind error) bool {
+	return errors.Is(err, kind)
+}
+
+func openTarget(t *testing.T, size int64) *os.File {
+	t.Helper()
+
+	file, err := os.Create(filepath.Join(t.TempDir(), "target"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = file.Close() })
+
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+
+	return file
+}
+
+// usrAt reads what is where the usr content should be.
+func usrAt(t *testing.T, target io.ReaderAt, offset int64) []byte {
+	t.Helper()
+
+	data := make([]byte, usrSize)
+	if n, err := target.ReadAt(data, offset); n < usrSize && err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+
+	return data
+}
+
+func TestWrite(t *testing.T) {
+	t.Parallel()
+
+	for name, options := range map[string]osimage.WriteOptions{
+		"at the start":          {},
+		"at a sector":           {Offset: 1 << 20},
+		"at an odd place":       {Offset: 777},
+		"sparse":                {Sparse: true},
+		"with just enough room": {Room: usrSize},
+		"resuming nothing":      {Resume: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			parts := someContents()
+			copy(parts[osimage.RoleUSR][1<<20:3<<20], make([]byte, 2<<20))
+
+			image := newFaults(t).push(t, parts)
+			target := openTarget(t, 0)
+
+			var last int64
+
+			options.Progress = func(done int64) { last = done }
+			if err := osimage.Write(background(t), image, osimage.RoleUSR, target, options); err != nil {
+				t.Fatal(err)
+			}
+
+			if !bytes.Equal(usrAt(t, target, options.Offset), parts[osimage.RoleUSR]) {
+				t.Error("the target holds other bytes")
+			}
+
+			if last != usrSize {
+				t.Errorf("the last progress was %d of %d", last, usrSize)
+			}
+
+			if err := osimage.Verify(background(t), image.Config(), osimage.RoleUSR, target, options); err != nil {
+				t.Errorf("verifying: %v", err)
+			}
+		})
+	}
+}
+
+func TestWriteRefusesWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	image := registry.push(t, someContents())
+	target := openTarget(t, 0)
+
+	registry.set(func(f *faults) { f.requests = 0 })
+
+	err := osimage.Write(background(t), image, osimage.RoleUSR, target, osimage.WriteOptions{Room: usrSize - 1})
+	if !isKind(err, osimage.ErrTooLarge) || !strings.Contains(err.Error(), itoa(usrSize)) {
+		t.Errorf("got %v, want a refusal that names the size", err)
+	}
+
+	if info, err := target.Stat(); err != nil || info.Size() != 0 || registry.requests != 0 {
+		t.Errorf("something was written or fetched: %v, %d requests", err, registry.requests)
+	}
+}
+
+func TestWriteResumes(t *testing.T) {
+	t.Parallel()
+
+	parts := someContents()
+	want := parts[osimage.RoleUSR]
+	registry := newFaults(t)
+
+	var received atomic.Int64
+
+	image := registry.push(t, parts, osimage.WithByteCounter(func(n int64) { received.Add(n) }))
+	layer, _ := image.Config().Content(osimage.RoleUSR)
+
+	target := openTarget(t, 0)
+
+	rapid.Check(t, func(rt *rapid.T) {
+		if err := errors.Join(target.Truncate(0), target.Truncate(usrSize)); err != nil {
+			rt.Fatal(err)
+		}
+
+		kept := rapid.Int64Range(0, usrSize).Draw(rt, "kept")
+
+		if _, err := target.WriteAt(want[:kept], 0); err != nil {
+			rt.Fatal(err)
+		}
+
+		received.Store(0)
+
+		if err := osimage.Write(background(t), image, osimage.RoleUSR, target, osimage.WriteOptions{Resume: true}); err != nil {
+			rt.Fatal(err)
+		}
+
+		if !bytes.Equal(usrAt(t, target, 0), want) {
+			rt.Fatal("the target holds other bytes")
+		}
+
+		// At most the frame that was cut is fetched again, and the seek table.
+		most := layer.Size - layer.Size*(kept-kept%(4<<20))/usrSize + layer.Size/20
+		if received.Load() > most {
+			rt.Fatalf("received %d bytes with %d of %d there, want at most %d", received.Load(), kept, usrSize, most)
+		}
+	})
+}
+
+func TestWriteTwiceFetchesNothing(t *testing.T) {
+	t.Parallel()
+
+	var received atomic.Int64
+
+	image := newFaults(t).push(t, someContents(), osimage.WithByteCounter(func(n int64) { received.Add(n) }))
+	target := openTarget(t, 0)
+
+	for range 2 {
+		received.Store(0)
+
+		if err := osimage.Write(background(t), image, osimage.RoleUSR, target, osimage.WriteOptions{Resume: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if received.Load() > 1000 {
+		t.Errorf("the second time received %d bytes", received.Load())
+	}
+}
+
+// lyingMedium loses a write.
+type lyingMedium struct {
+	*bytes.Reader
+	data   []byte
+	synced bool
+}
+
+func newLyingMedium() *lyingMedium {
+	data := make([]byte, usrSize)
+
+	return &lyingMedium{data: data, Reader: bytes.NewReader(data)}
+}
+
+func (l *lyingMedium) WriteAt(data []byte, offset int64) (int, error) {
+	n := copy(l.data[offset:], data)
+	if offset <= 5<<20 && 5<<20 < offset+int64(n) {
+		l.data[5<<20] ^= 1
+	}
+
+	return n, nil
+}
+
+func (l *lyingMedium) Sync() error {
+	l.synced = true
+
+	return nil
+}
+
+func (l *lyingMedium) Name() string {
+	return "the lying medium"
+}
+
+func TestWriteReadsBack(t *testing.T) {
+	t.Parallel()
+
+	image := newFaults(t).push(t, someContents())
+	medium := newLyingMedium()
+
+	err := osimage.Write(background(t), image, osimage.RoleUSR, medium, osimage.WriteOptions{})
+	if !isKind(err, osimage.ErrWrongDigest) || !strings.Contains(err.Error(), "the lying medium") {
+		t.Errorf("got %v, want a wrong digest that names the medium", err)
+	}
+
+	if !medium.synced {
+		t.Error("it was read back before it was flushed")
+	}
+}
+
+// fullMedium has no room left at some point.
+type fullMedium struct{ *lyingMedium }
+
+func (f fullMedium) WriteAt(data []byte, offset int64) (int, error) {
+	if offset >= 2<<20 {
+		return 0, io.ErrShortWrite
+	}
+
+	return f.lyingMedium.WriteAt(data, offset)
+}
+
+func TestWriteStopsAtAnError(t *testing.T) {
+	t.Parallel()
+
+	image := newFaults(t).push(t, someContents())
+
+	err := osimage.Write(background(t), image, osimage.RoleUSR, fullMedium{newLyingMedium()}, osimage.WriteOptions{})
+	if !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("got %v, want the medium's error", err)
+	}
+}
+
+func TestWriteStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+
+	image := newFaults(t).push(t, someContents())
+	ctx, cancel := context.WithCancel(background(t))
+
+	err := osimage.Write(ctx, image, osimage.RoleUSR, openTarget(t, 0), osimage.WriteOptions{
+		Progress: func(int64) { cancel() },
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that the context was cancelled", err)
+	}
+}
+
+// A content that does not match its digest is an error of Write, whatever it wrote.
+func TestWriteOfATamperedImage(t *testing.T) {
+	t.Parallel()
+
+	dir := build(t, someContents())
+	tamper(t, dir, func(config *osimage.Config, _ *v1.Manifest) {
+		config.Contents[0].RawDigest = digestOfDigit("0")
+	})
+
+	image, err := osimage.OpenLayout(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, resume := range []bool{false, true} {
+		target := openTarget(t, 0)
+
+		if resume {
+			if _, err := target.WriteAt(someContents()[osimage.RoleUSR], 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		err := osimage.Write(background(t), image, osimage.RoleUSR, target, osimage.WriteOptions{Resume: resume})
+		if !isKind(err, osimage.ErrWrongDigest) {
+			t.Errorf("resume %t: got %v, want a wrong digest", resume, err)
+		}
+	}
+}
