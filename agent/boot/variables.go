@@ -22,6 +22,7 @@ const (
 	LoaderDevicePartUUID = "LoaderDevicePartUUID"
 	LoaderEntryDefault   = "LoaderEntryDefault"
 	LoaderEntryOneShot   = "LoaderEntryOneShot"
+	LoaderEntryPreferred = "LoaderEntryPreferred"
 	LoaderEntrySelected  = "LoaderEntrySelected"
 	LoaderFeatures       = "LoaderFeatures"
 	LoaderInfo           = "LoaderInfo"

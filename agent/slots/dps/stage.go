@@ -1,0 +1,473 @@
+package dps
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/osimage"
+)
+
+const (
+	chunkBytes = 1 << 20
+	// syncBytes is how much is written between two syncs: what a power cut costs at most, and a bound on dirty memory.
+	syncBytes = 64 << 20
+)
+
+// errReadBack is returned when the medium gives back other bytes than were written. The next call writes them anew.
+var errReadBack = errors.New("the medium gave back other bytes than were written; if it happens again, replace the disk")
+
+// Stage makes the spare slot unbootable, writes the image into it, and reads everything back. A call that stopped is
+// gone on with where its last bytes were synced. When it returns nil nothing boots the spare slot yet.
+func (s *Scheme) Stage(ctx context.Context, source slots.Source, progress slots.Progress) error {
+	image := source.Config()
+	if progress == nil {
+		progress = func(int64) {}
+	}
+
+	return s.withView(ctx, "staging "+image.Label(), func(v *view) error {
+		if err := s.check(v, image); err != nil {
+			return err
+		}
+
+		n, err := s.begin(ctx, v, image)
+		if err != nil {
+			return err
+		}
+
+		w := writer{scheme: s, view: v, image: image, source: source, progress: progress, note: n}
+
+		if err := w.writeAll(ctx); err != nil {
+			return err
+		}
+
+		return w.verify(ctx)
+	})
+}
+
+// begin returns the note of an earlier call that can be gone on with, or makes the spare slot unbootable.
+func (s *Scheme) begin(ctx context.Context, v *view, image osimage.Config) (note, error) {
+	n, err := s.loadNote()
+	if err != nil {
+		return note{}, err
+	}
+
+	spare := v.layout.spare
+	emptied := n.Data == spare.data.GUID && n.Verity == spare.verity.GUID && spare.rootHash() == ""
+	named := n.Verified && spare.rootHash() == image.RootHash // arming was interrupted
+	unchanged := n.Image == imageKey(image) && (emptied || named)
+
+	for _, e := range v.entries {
+		unchanged = unchanged && !v.ofSpare(e, image)
+	}
+
+	if unchanged {
+		return n, nil
+	}
+
+	for _, file := range v.removable(image) {
+		if err := v.files.Remove(file); err != nil {
+			return note{}, fmt.Errorf("taking boot file %s away: %w", file, err)
+		}
+	}
+
+	n = note{Image: imageKey(image), Data: randomUUID(), Verity: randomUUID()}
+	if err := s.saveNote(n); err != nil {
+		return note{}, err
+	}
+
+	return n, s.rename(ctx, v, emptyLabel, n.Data, n.Verity)
+}
+
+func randomUUID() string { return strings.ToUpper(string(uuid.NewUUID())) }
+
+// rename gives the spare slot a label and part UUIDs, on the disk.
+func (s *Scheme) rename(ctx context.Context, v *view, label, dataUUID, verityUUID string) (err error) {
+	disk, err := s.host.OpenDisk(ctx, true)
+	if err != nil {
+		return fmt.Errorf("opening disk %s: %w", v.place.Disk, err)
+	}
+
+	defer func() { err = errors.Join(err, disk.Close()) }()
+
+	// Read again: the disk is locked only now.
+	table, err := readPartitions(disk, v.place)
+	if err != nil {
+		return err
+	}
+
+	fresh, err := layoutOf(table, v.place, s.architecture, v.layout.esp.GUID)
+	if err != nil {
+		return err
+	}
+
+	if fresh.spare != v.layout.spare || fresh.running != v.layout.running {
+		return fmt.Errorf("naming the spare slot: the partition table of %s has just been changed by another", v.place.Disk)
+	}
+
+	if err := fresh.renameSpare(label, dataUUID, verityUUID); err != nil {
+		return err
+	}
+
+	if err := table.write(disk, v.place); err != nil {
+		return err
+	}
+
+	v.layout, err = layoutOf(table, v.place, s.architecture, v.layout.esp.GUID)
+
+	return err
+}
+
+// writer writes one image into the spare slot.
+type writer struct {
+	scheme   *Scheme
+	view     *view
+	image    osimage.Config
+	source   slots.Source
+	progress slots.Progress
+	note     note
+	// before is the size of the contents before the present one, written is what was written of it since the last sync.
+	before, unsynced int64
+}
+
+func (w *writer) writeAll(ctx context.Context) error {
+	for _, role := range stagedRoles(w.image) {
+		content, _ := w.image.Content(role)
+
+		var err error
+		if role == osimage.RoleUKI {
+			err = w.writeUKI(ctx, content)
+		} else {
+			err = w.writePartition(ctx, content)
+		}
+
+		if err != nil {
+			return fmt.Errorf("writing content %s: %w", role, w.explain(err))
+		}
+
+		w.before += content.RawSize
+		w.progress(w.before)
+	}
+
+	return nil
+}
+
+// explain makes refusals of the errors of a source that a retry cannot mend.
+func (w *writer) explain(err error) error {
+	for _, terminal := range []error{
+		osimage.ErrWrongDigest, osimage.ErrTruncated, osimage.ErrTooLarge, osimage.ErrNotAnImage,
+	} {
+		if errors.Is(err, terminal) {
+			return slots.Refuse(v1alpha1.ReasonImageInvalid, "image %s cannot be used: %v", w.image.Label(), err)
+		}
+	}
+
+	return err
+}
+
+func (w *writer) writePartition(ctx context.Context, content osimage.Content) (err error) {
+	sum, offset := w.note.Parts[content.Role].resume()
+	if offset == content.RawSize {
+		return nil
+	}
+
+	medium, err := w.scheme.host.OpenPartition(ctx, w.number(content.Role), true)
+	if err != nil {
+		return fmt.Errorf("opening partition %d of %s: %w", w.number(content.Role), w.view.place.Disk, err)
+	}
+
+	defer func() { err = errors.Join(err, medium.Close()) }()
+
+	reader, err := w.source.Open(ctx, content.Role, offset)
+	if err != nil {
+		return fmt.Errorf("opening it at byte %d: %w", offset, err)
+	}
+
+	defer func() { err = errors.Join(err, reader.Close()) }()
+
+	return w.copy(ctx, content, medium, reader, sum, offset)
+}
+
+// copy writes a content from the offset on, syncing and noting now and then. At the end everything is synced and the
+// digest of what came from the source is right.
+func (w *writer) copy(
+	ctx context.Context, content osimage.Content, medium Medium, reader io.Reader, sum hash.Hash, offset int64,
+) error {
+	buffer := make([]byte, chunkBytes)
+
+	for {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("at byte %d: %w", offset, err)
+		}
+
+		n, readErr := io.ReadFull(reader, buffer)
+		ended := errors.Is(readErr, io.EOF) || errors.Is(readErr, io.ErrUnexpectedEOF)
+
+		if offset+int64(n) > content.RawSize {
+			return w.wrong(content, fmt.Sprintf("it has more than the %d bytes of its config", content.RawSize))
+		}
+
+		if n > 0 {
+			if _, err := medium.WriteAt(buffer[:n], offset); err != nil {
+				return fmt.Errorf("writing at byte %d: %w", offset, err)
+			}
+
+			w.scheme.written(int64(n))
+			sum.Write(buffer[:n]) // a hash never fails
+
+			offset += int64(n)
+			w.unsynced += int64(n)
+		}
+
+		if ended || readErr != nil || w.unsynced >= syncBytes {
+			if err := w.checkpoint(content, medium, sum, offset, ended); err != nil {
+				return err
+			}
+		}
+
+		switch {
+		case ended:
+			return nil
+		case readErr != nil:
+			return fmt.Errorf("reading at byte %d: %w", offset, readErr)
+		}
+
+		w.progress(w.before + offset)
+	}
+}
+
+// checkpoint syncs, and notes how far the content is written. At its end the digest has to be right.
+func (w *writer) checkpoint(
+	content osimage.Content, medium Medium, sum hash.Hash, offset int64, ended bool,
+) error {
+	w.unsynced = 0
+
+	if err := medium.Sync(); err != nil {
+		return fmt.Errorf("syncing at byte %d: %w", offset, err)
+	}
+
+	if ended && offset != content.RawSize {
+		return w.wrong(content, fmt.Sprintf("it ends after %d of %d bytes", offset, content.RawSize))
+	}
+
+	if ended && digestOf(sum) != content.RawDigest {
+		return w.wrong(content, fmt.Sprintf("it has digest %s instead of %s", digestOf(sum), content.RawDigest))
+	}
+
+	part, err := newPartNote(offset, sum)
+	if err != nil {
+		return err
+	}
+
+	return w.notePart(content.Role, part)
+}
+
+// wrong forgets what was written of a content and refuses the image.
+func (w *writer) wrong(content osimage.Content, detail string) error {
+	refusal := slots.Refuse(v1alpha1.ReasonImageInvalid, "content %s of image %s is not what its config says: %s; build and "+
+		"push the image again", content.Role, w.image.Label(), detail)
+
+	return errors.Join(refusal, w.notePart(content.Role, partNote{}))
+}
+
+func (w *writer) notePart(role osimage.Role, part partNote) error {
+	if w.note.Parts == nil {
+		w.note.Parts = map[osimage.Role]partNote{}
+	}
+
+	w.note.Parts[role] = part
+	w.note.Verified = false
+
+	return w.scheme.saveNote(w.note)
+}
+
+// writeUKI writes the UKI beside the boot entries, under a name that the boot loader does not list. It is small and is
+// written anew when it is not there in full.
+func (w *writer) writeUKI(ctx context.Context, content osimage.Content) (err error) {
+	found, err := fileDigest(ctx, w.view.files, stagedUKI, content.RawSize)
+	if err != nil || found == content.RawDigest {
+		return err
+	}
+
+	if err := w.view.files.Remove(stagedUKI); err != nil {
+		return fmt.Errorf("removing %s: %w", stagedUKI, err)
+	}
+
+	reader, err := w.source.Open(ctx, content.Role, 0)
+	if err != nil {
+		return fmt.Errorf("opening it: %w", err)
+	}
+
+	defer func() { err = errors.Join(err, reader.Close()) }()
+
+	limited := &countingReader{ctx: ctx, reader: io.LimitReader(reader, content.RawSize+1), count: w.scheme.written}
+	if err := w.view.files.Create(stagedUKI, limited); err != nil {
+		return fmt.Errorf("writing %s: %w", stagedUKI, err)
+	}
+
+	return nil
+}
+
+// verify reads the slot back from the medium.
+func (w *writer) verify(ctx context.Context) error {
+	bad, err := w.scheme.readBack(ctx, w.view, w.image, stagedUKI)
+	if err != nil {
+		return err
+	}
+
+	if bad != "" {
+		// The stream was right, so the medium is wrong, or a power cut took bytes that it had said were synced.
+		if err := w.notePart(bad, partNote{}); err != nil {
+			return err
+		}
+
+		return fmt.Errorf("reading content %s back: %w", bad, errReadBack)
+	}
+
+	if err := checkUKI(w.view.files, stagedUKI, w.image); err != nil {
+		return err
+	}
+
+	w.note.Verified = true
+
+	return w.scheme.saveNote(w.note)
+}
+
+// checkUKI refuses a UKI that does not start the image's root file system, or that would be sorted elsewhere.
+func checkUKI(files BootFiles, file string, image osimage.Config) error {
+	uki, err := readUKI(files, file)
+	if err != nil {
+		return slots.Refuse(v1alpha1.ReasonImageInvalid, "the UKI of image %s cannot be used: %v", image.Label(), err)
+	}
+
+	switch {
+	case uki.RootHash() != image.RootHash:
+		return slots.Refuse(v1alpha1.ReasonImageInvalid, "the UKI of image %s starts root hash %q instead of %s; put usrhash= or "+
+			"roothash= on its command line", image.Label(), uki.RootHash(), image.RootHash)
+	case uki.SortKey() != image.Name:
+		return slots.Refuse(v1alpha1.ReasonImageInvalid, "the UKI of image %s has IMAGE_ID %q; it has to be the image's name %q",
+			image.Label(), uki.SortKey(), image.Name)
+	case uki.Version() != image.Version:
+		return slots.Refuse(v1alpha1.ReasonImageInvalid, "the UKI of image %s has IMAGE_VERSION %q; it has to be the image's "+
+			"version %q", image.Label(), uki.Version(), image.Version)
+	default:
+		return nil
+	}
+}
+
+func (w *writer) number(role osimage.Role) int { return w.view.number(role) }
+
+// number is the partition of the spare slot that holds a content.
+func (v *view) number(role osimage.Role) int {
+	if role == osimage.RoleRoot || role == osimage.RoleUSR {
+		return v.layout.spare.data.Index
+	}
+
+	return v.layout.spare.verity.Index
+}
+
+// readBack reads the spare slot's contents from the medium and returns the first role whose digest is wrong, "" when
+// all are right. The UKI is looked for in the given file.
+func (s *Scheme) readBack(ctx context.Context, v *view, image osimage.Config, uki string) (osimage.Role, error) {
+	for _, role := range stagedRoles(image) {
+		content, _ := image.Content(role)
+
+		var (
+			digest string
+			err    error
+		)
+
+		if role == osimage.RoleUKI {
+			digest, err = fileDigest(ctx, v.files, uki, content.RawSize)
+		} else {
+			digest, err = s.partitionDigest(ctx, v.number(role), content.RawSize)
+		}
+
+		if err != nil {
+			return "", fmt.Errorf("reading content %s back: %w", role, err)
+		}
+
+		if digest != content.RawDigest {
+			return role, nil
+		}
+	}
+
+	return "", nil
+}
+
+func (s *Scheme) partitionDigest(ctx context.Context, number int, size int64) (digest string, err error) {
+	medium, err := s.host.OpenPartition(ctx, number, false)
+	if err != nil {
+		return "", fmt.Errorf("opening partition %d: %w", number, err)
+	}
+
+	defer func() { err = errors.Join(err, medium.Close()) }()
+
+	if err := medium.DropCache(); err != nil {
+		return "", fmt.Errorf("dropping the cache of partition %d: %w", number, err)
+	}
+
+	return readDigest(ctx, io.NewSectionReader(medium, 0, size))
+}
+
+// fileDigest is the digest of a boot file, "" when it is absent or has another size.
+func fileDigest(ctx context.Context, files BootFiles, file string, size int64) (digest string, err error) {
+	open, err := files.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("opening %s: %w", file, err)
+	}
+
+	defer func() { err = errors.Join(err, open.Close()) }()
+
+	if open.Size() != size {
+		return "", nil
+	}
+
+	return readDigest(ctx, io.NewSectionReader(open, 0, size))
+}
+
+func readDigest(ctx context.Context, reader io.Reader) (string, error) {
+	sum := sha256.New()
+	if _, err := io.CopyBuffer(sum, &countingReader{ctx: ctx, reader: reader}, make([]byte, chunkBytes)); err != nil {
+		return "", fmt.Errorf("reading: %w", err)
+	}
+
+	return digestOf(sum), nil
+}
+
+func digestOf(sum hash.Hash) string { return "sha256:" + hex.EncodeToString(sum.Sum(nil)) }
+
+// countingReader ends with its context, and reports what was read.
+type countingReader struct {
+	ctx    context.Context //nolint:containedctx // it lives for one copy
+	reader io.Reader
+	count  func(int64)
+}
+
+// Read reads and counts.
+func (c *countingReader) Read(buffer []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err //nolint:wrapcheck // the caller says what was being read
+	}
+
+	n, err := c.reader.Read(buffer)
+	if c.count != nil && n > 0 {
+		c.count(int64(n))
+	}
+
+	return n, err //nolint:wrapcheck // io.Reader's contract asks for a bare io.EOF
+}
