@@ -22,20 +22,32 @@ const AnnotationRetry = "stayput.dev/retry"
 type HealthSettings struct {
 	// APIServer is how long the node may take to reach the API server. Default 5m.
 	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
-	APIServer metav1.Duration `json:"apiServer,omitempty"`
+	APIServer metav1.Duration `json:"apiServer,omitzero"`
 	// ContainerRuntime is how long containerd may take to answer on its socket. Default 5m.
 	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
-	ContainerRuntime metav1.Duration `json:"containerRuntime,omitempty"`
+	ContainerRuntime metav1.Duration `json:"containerRuntime,omitzero"`
 	// Kubelet is how long the kubelet may take to answer 200 on /healthz. Default 5m.
 	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
-	Kubelet metav1.Duration `json:"kubelet,omitempty"`
+	Kubelet metav1.Duration `json:"kubelet,omitzero"`
 	// NodeReady is how long the Node may take to be Ready with this boot's ID. Default 10m.
 	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
-	NodeReady metav1.Duration `json:"nodeReady,omitempty"`
+	NodeReady metav1.Duration `json:"nodeReady,omitzero"`
 }
 
 // RebootSettings bounds the reboot.
@@ -49,8 +61,11 @@ type RebootSettings struct {
 	// SilentAfter is how long a machine that was told to reboot may stay silent before it is looked at through its
 	// BMC. It includes shutdown, POST and boot. Default 15m.
 	// +kubebuilder:default="15m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
-	SilentAfter metav1.Duration `json:"silentAfter,omitempty"`
+	SilentAfter metav1.Duration `json:"silentAfter,omitzero"`
 }
 
 // OutOfBandSettings says what may be done through the BMC of a machine that is silent.
@@ -67,6 +82,9 @@ type OutOfBandSettings struct {
 	MaxResets *int32 `json:"maxResets,omitempty"`
 	// SilentAfterReset is how long the machine may stay silent after a reset before the next one. Default 10m.
 	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
-	SilentAfterReset metav1.Duration `json:"silentAfterReset,omitempty"`
+	SilentAfterReset metav1.Duration `json:"silentAfterReset,omitzero"`
 }

@@ -38,7 +38,8 @@ const (
 type HostPoolSpec struct {
 	// HostSelector picks the BareMetalHosts of this namespace that belong to the pool. It must not be empty: an empty
 	// selector would pick every host.
-	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="spec.hostSelector selects every host of the namespace; give it at least one label or expression"
+	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="an empty selector picks every host of the namespace; give it at least one label or expression"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0))",message="matchExpressions: operator must be In or NotIn with values, or Exists or DoesNotExist without"
 	HostSelector metav1.LabelSelector `json:"hostSelector"`
 	// Cluster is where the Nodes of these hosts live. Omitted: the cluster that the HostPool is in.
 	// +optional
@@ -52,26 +53,26 @@ type HostPoolSpec struct {
 	// Strategy says how nodes are chosen, and how many at a time.
 	// +kubebuilder:default={}
 	// +optional
-	Strategy Strategy `json:"strategy,omitempty"`
+	Strategy Strategy `json:"strategy,omitzero"`
 	// Paused stops the pool from starting anything new; an update that is under way is finished. Default false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 	// Drain bounds the drain.
 	// +kubebuilder:default={}
 	// +optional
-	Drain DrainSettings `json:"drain,omitempty"`
+	Drain DrainSettings `json:"drain,omitzero"`
 	// Reboot bounds the reboot.
 	// +kubebuilder:default={}
 	// +optional
-	Reboot RebootSettings `json:"reboot,omitempty"`
+	Reboot RebootSettings `json:"reboot,omitzero"`
 	// Health gives each health gate of the trial boot its deadline.
 	// +kubebuilder:default={}
 	// +optional
-	Health HealthSettings `json:"health,omitempty"`
+	Health HealthSettings `json:"health,omitzero"`
 	// OutOfBand says what may be done through the BMC.
 	// +kubebuilder:default={}
 	// +optional
-	OutOfBand OutOfBandSettings `json:"outOfBand,omitempty"`
+	OutOfBand OutOfBandSettings `json:"outOfBand,omitzero"`
 }
 
 // ClusterReference names another cluster.
@@ -93,9 +94,8 @@ type Release struct {
 type ImageSource struct {
 	// Image is registry/repository with a tag or a digest. A tag is resolved to a digest once, when it is first seen;
 	// a new value, not a moved tag, starts a new rollout.
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[^/]+/.+(:[A-Za-z0-9_][A-Za-z0-9_.-]*|@sha256:[a-f0-9]{64})$')",message="image must be registry/repository:tag or registry/repository@sha256:<64 hex digits>"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9.-]+|[[][0-9A-Fa-f:]+[]])(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}|(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@sha256:[a-f0-9]{64})$')",message="must be registry/repository:tag or registry/repository@sha256:<64 hex digits>, without a scheme"
 	Image string `json:"image"`
 	// PullSecretName is a Secret of the pool's namespace of type kubernetes.io/dockerconfigjson with which the
 	// controller resolves the image; an optional key "ca.crt" holds the registry's CA. Nodes have their own access.
@@ -117,7 +117,7 @@ type Strategy struct {
 	// cause: a number, or a percentage of the pool that is rounded down, but never below 1. Default 1.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="maxUnavailable must be a number of at least 1 or a percentage from 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="must be a number of at least 1 or a percentage from 1% to 100%"
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 	// Dialect is the wire form in which nodes are asked. Default Shipped.
@@ -131,8 +131,11 @@ type DrainSettings struct {
 	// Timeout is how long the drain may take. When it has passed the attempt ends with reason DrainTimeout, the node
 	// is uncordoned, and the release is not poisoned. Default 2h.
 	// +kubebuilder:default="2h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="must be a duration from 1s to 168h, as in 90s, 15m or 1h30m"
 	// +optional
-	Timeout metav1.Duration `json:"timeout,omitempty"`
+	Timeout metav1.Duration `json:"timeout,omitzero"`
 	// DeletePodsWithLocalStorage allows the drain to delete pods that use emptyDir. Default false: such a pod blocks
 	// the drain, with a reason that names it.
 	// +optional
@@ -267,8 +270,10 @@ type HostPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   HostPoolSpec   `json:"spec"`
-	Status HostPoolStatus `json:"status,omitempty"`
+	// +required
+	Spec HostPoolSpec `json:"spec,omitzero"`
+	// +optional
+	Status HostPoolStatus `json:"status,omitzero"`
 }
 
 // HostPoolList is a list of HostPools.

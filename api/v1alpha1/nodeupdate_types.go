@@ -119,16 +119,23 @@ type Door struct {
 	// Kind is the kind of door.
 	Kind DoorKind `json:"kind"`
 	// Namespace and Name are the object's, in the management cluster.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 	// Host is the BareMetalHost, in the same namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	Host string `json:"host"`
 }
 
 // OSRelease is an operating system image by digest.
 type OSRelease struct {
 	// Image is registry/repository@sha256:…
-	// +kubebuilder:validation:Pattern=`^[^/]+/.+@sha256:[a-f0-9]{64}$`
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^/@ ]+/[^@ ]+@sha256:[a-f0-9]{64}$')",message="must be registry/repository@sha256:<64 hex digits>; a door resolves tags"
 	Image string `json:"image"`
 	// Version is the version in the image's config.
 	// +kubebuilder:validation:MinLength=1
@@ -143,27 +150,29 @@ type NodeRelease struct {
 }
 
 // NodeUpdateSpec is written by exactly one door.
-// +kubebuilder:validation:XValidation:rule="self.attempt != oldSelf.attempt || self.release == oldSelf.release",message="spec.release is fixed within an attempt; give spec.attempt a new ID with it"
+// +kubebuilder:validation:XValidation:rule="self.attempt != oldSelf.attempt || self.release == oldSelf.release",message="release is fixed within an attempt; give attempt a new ID with it"
+// +kubebuilder:validation:XValidation:rule="self.attempt != oldSelf.attempt || self.door == oldSelf.door",message="door is fixed within an attempt; give attempt a new ID with it"
 type NodeUpdateSpec struct {
 	// Door is who owns this spec.
 	Door Door `json:"door"`
 	// Attempt is the ID of the attempt that is asked for. It is never used twice.
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="must be 1 to 63 lower-case letters, digits and dashes, so that it fits a label"
 	Attempt string `json:"attempt"`
 	// Release is what the node shall run.
 	Release NodeRelease `json:"release"`
 	// Reboot bounds the reboot.
 	// +kubebuilder:default={}
 	// +optional
-	Reboot RebootSettings `json:"reboot,omitempty"`
+	Reboot RebootSettings `json:"reboot,omitzero"`
 	// Health gives each health gate its deadline.
 	// +kubebuilder:default={}
 	// +optional
-	Health HealthSettings `json:"health,omitempty"`
+	Health HealthSettings `json:"health,omitzero"`
 	// OutOfBand says what may be done through the BMC.
 	// +kubebuilder:default={}
 	// +optional
-	OutOfBand OutOfBandSettings `json:"outOfBand,omitempty"`
+	OutOfBand OutOfBandSettings `json:"outOfBand,omitzero"`
 }
 
 // SlotStatus is a slot as it was observed.
@@ -376,15 +385,15 @@ type NodeUpdateStatus struct {
 	Scheme string `json:"scheme,omitempty"`
 	// Running is the slot that runs; KnownGood the committed slot that the node returns to.
 	// +optional
-	Running SlotStatus `json:"running,omitempty"`
+	Running SlotStatus `json:"running,omitzero"`
 	// +optional
-	KnownGood SlotStatus `json:"knownGood,omitempty"`
+	KnownGood SlotStatus `json:"knownGood,omitzero"`
 	// Progress of staging.
 	// +optional
 	Progress *Progress `json:"progress,omitempty"`
 	// Counters of bytes.
 	// +optional
-	Counters Counters `json:"counters,omitempty"`
+	Counters Counters `json:"counters,omitzero"`
 	// RebootedAt is when the machine was told to reboot, while it is out.
 	// +optional
 	RebootedAt *metav1.Time `json:"rebootedAt,omitempty"`
@@ -426,8 +435,10 @@ type NodeUpdate struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   NodeUpdateSpec   `json:"spec"`
-	Status NodeUpdateStatus `json:"status,omitempty"`
+	// +required
+	Spec NodeUpdateSpec `json:"spec,omitzero"`
+	// +optional
+	Status NodeUpdateStatus `json:"status,omitzero"`
 }
 
 // NodeUpdateList is a list of NodeUpdates.
