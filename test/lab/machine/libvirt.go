@@ -1,0 +1,223 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stayput-dev/stayput/test/lab/process"
+)
+
+const (
+	// URI is the libvirt connection that every machine lives in, for Redfish emulators too.
+	URI = "qemu:///system"
+
+	dirMode  = 0o700
+	fileMode = 0o600
+
+	libvirtWait  = 60 * time.Second
+	libvirtGrace = 15 * time.Second
+	virshWait    = 60 * time.Second
+	pollInterval = 100 * time.Millisecond
+)
+
+// ErrVirsh means that virsh ended with an error.
+var ErrVirsh = errors.New("virsh failed")
+
+// SharedDir is where the labs of a user keep what they share: stayput-lab/libvirt in the user's cache folder.
+func SharedDir() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the user's cache folder: %w", err)
+	}
+
+	return filepath.Join(cache, "stayput-lab", "libvirt"), nil
+}
+
+// Libvirt is a connection to libvirtd.
+type Libvirt struct {
+	dir string
+}
+
+// ConnectLibvirt starts virtlogd and libvirtd when nobody answers at URI, and returns when libvirtd answers. dir holds
+// their pid files and logs; all labs of a user share it, for a machine has one libvirtd.
+func ConnectLibvirt(ctx context.Context, dir string) (*Libvirt, error) {
+	libvirt := &Libvirt{dir: dir}
+
+	unlock, err := libvirt.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	if _, err := libvirt.virsh(ctx, "version"); err == nil {
+		return libvirt, nil
+	}
+
+	// virtlogd first: libvirtd writes the machines' consoles through it.
+	for _, program := range []string{"virtlogd", "libvirtd"} {
+		if running, err := process.Open(dir, program); err == nil && running.Alive() {
+			continue
+		}
+
+		if err := libvirt.start(program); err != nil {
+			return nil, err
+		}
+	}
+
+	return libvirt, libvirt.wait(ctx)
+}
+
+// qemuConf is libvirt's qemu.conf for a libvirtd of our own. QEMU runs as root, for two reasons: the lab's files are
+// private, and where no udev has opened /dev/kvm to a group (mode 0600), libvirt probes QEMU with it, then finds that
+// the unprivileged user cannot open it, and probes again at every call, for seconds.
+const qemuConf = "user = \"root\"\ngroup = \"root\"\n"
+
+// start starts one of libvirt's programs. It sees qemuConf in the place of the host's, in a mount namespace of its
+// own, so that the host's file stays as it is.
+func (l *Libvirt) start(program string) error {
+	conf := filepath.Join(l.dir, "qemu.conf")
+	if err := os.WriteFile(conf, []byte(qemuConf), fileMode); err != nil {
+		return fmt.Errorf("writing libvirt's configuration: %w", err)
+	}
+
+	_, err := process.Start(l.dir, process.Spec{
+		Name: program, Path: "/usr/bin/unshare",
+		Args: []string{
+			"--mount", "/bin/sh", "-c", `mount --bind "$1" /etc/libvirt/qemu.conf && exec "$2"`, "sh", conf,
+			"/usr/sbin/" + program,
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("%w; are the Debian packages libvirt-daemon-system and libvirt-clients installed?", err)
+	}
+
+	return nil
+}
+
+// ReleaseLibvirt stops the libvirtd that ConnectLibvirt started, unless machines are left, or the system's own
+// libvirtd answers.
+func ReleaseLibvirt(ctx context.Context, dir string) error {
+	libvirt := &Libvirt{dir: dir}
+
+	unlock, err := libvirt.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	running, err := process.Open(dir, "libvirtd")
+	if errors.Is(err, process.ErrGone) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	if running.Alive() {
+		if domains, err := libvirt.Domains(ctx); err != nil || len(domains) > 0 {
+			return err
+		}
+	}
+
+	errs := []error{running.Stop(ctx, libvirtGrace)}
+
+	if logger, err := process.Open(dir, "virtlogd"); err == nil {
+		errs = append(errs, logger.Stop(ctx, libvirtGrace))
+	}
+
+	return errors.Join(errs...)
+}
+
+// Domains are the names of all domains, running or not, of labs and of others.
+func (l *Libvirt) Domains(ctx context.Context) ([]string, error) {
+	output, err := l.virsh(ctx, "list", "--all", "--name")
+	if err != nil {
+		return nil, err
+	}
+
+	return strings.Fields(output), nil
+}
+
+// capabilities is the part of `virsh capabilities` that is used here.
+type capabilities struct {
+	SecurityModels []string `xml:"host>secmodel>model"`
+}
+
+func (l *Libvirt) securityModels(ctx context.Context) ([]string, error) {
+	output, err := l.virsh(ctx, "capabilities")
+	if err != nil {
+		return nil, err
+	}
+
+	var parsed capabilities
+	if err := xml.Unmarshal([]byte(output), &parsed); err != nil {
+		return nil, fmt.Errorf("reading libvirt's capabilities: %w", err)
+	}
+
+	return parsed.SecurityModels, nil
+}
+
+func (l *Libvirt) virsh(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, virshWait)
+	defer cancel()
+
+	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", URI}, args...)...) //nolint:gosec // our own words
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+
+	var stdout, stderr bytes.Buffer
+
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: virsh %s: %w: %s", ErrVirsh, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+
+	return stdout.String(), nil
+}
+
+func (l *Libvirt) wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, libvirtWait)
+	defer cancel()
+
+	for {
+		_, err := l.virsh(ctx, "version")
+		if err == nil {
+			return nil
+		}
+
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for libvirtd (logs in %s): %w", l.dir, err)
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// lock keeps two labs from starting or stopping libvirtd at the same time.
+func (l *Libvirt) lock() (func(), error) {
+	if err := os.MkdirAll(l.dir, dirMode); err != nil {
+		return nil, fmt.Errorf("making the directory of libvirtd: %w", err)
+	}
+
+	file, err := os.OpenFile(filepath.Join(l.dir, "lock"), os.O_CREATE|os.O_RDWR, fileMode)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock of libvirtd: %w", err)
+	}
+
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil { //nolint:gosec // a descriptor fits an int
+		return nil, errors.Join(fmt.Errorf("locking libvirtd: %w", err), file.Close())
+	}
+
+	return func() { _ = file.Close() }, nil
+}
