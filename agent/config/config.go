@@ -89,7 +89,23 @@ func Load(path string) (Config, error) {
 	return config, nil
 }
 
+// Default is the configuration without a file. NodeName is "" when the machine has no host name.
+func Default() Config {
+	var config Config
+
+	if err := config.setDefaults(); err != nil {
+		config.NodeName = ""
+	}
+
+	return config
+}
+
 func (c *Config) setDefaults() error {
+	setDefault(&c.Kubeconfig, DefaultKubeconfig)
+	setDefault(&c.StateDir, DefaultStateDir)
+	setDefault(&c.Kubelet.Healthz, DefaultHealthz)
+	setDefault(&c.ContainerRuntime.Socket, DefaultRuntimeSocket)
+
 	if c.NodeName == "" {
 		name, err := os.Hostname()
 		if err != nil {
@@ -98,11 +114,6 @@ func (c *Config) setDefaults() error {
 
 		c.NodeName = strings.ToLower(name)
 	}
-
-	setDefault(&c.Kubeconfig, DefaultKubeconfig)
-	setDefault(&c.StateDir, DefaultStateDir)
-	setDefault(&c.Kubelet.Healthz, DefaultHealthz)
-	setDefault(&c.ContainerRuntime.Socket, DefaultRuntimeSocket)
 
 	return nil
 }

@@ -80,14 +80,18 @@ type Attempt struct {
 	ArmIntent string `json:"armIntent,omitempty"`
 	// ArmedEntry is the boot entry's file name as it was observed after arming, counters included.
 	ArmedEntry string `json:"armedEntry,omitempty"`
-	// RebootedAt is when the first reboot was asked for, RebootAskedAt the last; both are stored before asking. RebootAsks
-	// counts, and RebootBoot is the boot ID under which the last was asked.
+	// RebootedAt is when the first reboot was asked for. RebootBoot is the boot ID under which the last was asked for,
+	// RebootSince and RebootAskedAt are when that was for the first and the last time in that boot. All are stored before
+	// asking.
 	RebootedAt    *time.Time `json:"rebootedAt,omitempty"`
+	RebootSince   *time.Time `json:"rebootSince,omitempty"`
 	RebootAskedAt *time.Time `json:"rebootAskedAt,omitempty"`
-	RebootAsks    int        `json:"rebootAsks,omitempty"`
 	RebootBoot    string     `json:"rebootBoot,omitempty"`
-	// BackAt is when the agent first ran after the reboot.
-	BackAt *time.Time `json:"backAt,omitempty"`
+	// PassedBy counts how often the boot loader did not try the new slot and the machine was rebooted for it.
+	PassedBy int `json:"passedBy,omitempty"`
+	// BackAt is when the agent first ran in the boot BackBoot, the last one after a reboot.
+	BackAt   *time.Time `json:"backAt,omitempty"`
+	BackBoot string     `json:"backBoot,omitempty"`
 
 	// End is how the attempt ended. It is stored before the traces on the disk are cleaned up.
 	End *End `json:"end,omitempty"`
@@ -95,9 +99,16 @@ type Attempt struct {
 	Disarmed bool `json:"disarmed,omitempty"`
 	// PodsDeleted tells that the pods of the node were deleted after the commit.
 	PodsDeleted bool `json:"podsDeleted,omitempty"`
-	// Reported tells that the Node carries the result.
+	// Reported tells that the Node was given the result.
 	Reported bool `json:"reported,omitempty"`
+	// SettledAt is when the attempt went into the history; nothing is left to be done for it.
+	SettledAt *time.Time `json:"settledAt,omitempty"`
+	// Recovered tells that the attempt was taken up by an agent that found no journal.
+	Recovered bool `json:"recovered,omitempty"`
 }
+
+// Settled tells whether nothing is left to be done for the attempt.
+func (a *Attempt) Settled() bool { return a.SettledAt != nil }
 
 // End is how an attempt ended.
 type End struct {
@@ -155,6 +166,25 @@ func Open(stateDir string) *File { return &File{path: filepath.Join(stateDir, Fi
 
 // Path is the file's.
 func (f *File) Path() string { return f.path }
+
+// Peek reads the journal without changing anything, nil when there is none.
+func (f *File) Peek() (*State, error) {
+	data, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // "none" is an answer.
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("reading the journal: %w", err)
+	}
+
+	var state State
+	if err := json.Unmarshal(data, &state); err != nil {
+		return nil, fmt.Errorf("decoding the journal %s: %w", f.path, err)
+	}
+
+	return &state, nil
+}
 
 // Load reads the journal. Lost is true when there is none, or none that can be understood; the state is then empty and
 // a damaged file has been moved aside.

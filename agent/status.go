@@ -1,0 +1,200 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/stayput-dev/stayput/agent/journal"
+	"github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+)
+
+const (
+	// progressStep is the part of an image, in percent, after which progress is worth a write.
+	progressStep = 20
+	// messageEvery is how often a message that changed, and nothing else, is worth a write.
+	messageEvery = 10 * time.Minute
+	percent      = 100
+)
+
+// statusOf is what the cluster is to be shown of a world and a step: the agent's part of NodeUpdate status.
+func statusOf(w world, now step, scheme, version string, rungs []v1alpha1.RungStatus) v1alpha1.NodeUpdateStatus {
+	status := v1alpha1.NodeUpdateStatus{
+		Phase: now.phase, Reason: now.reason, Message: cut(now.message), Deadline: metaTime(now.deadline),
+		Heartbeat: metaTime(w.now), BootID: w.bootID, AgentVersion: version, Scheme: scheme,
+		Counters: countersOf(w), Rungs: rungs, History: w.journal.History,
+	}
+
+	if w.slotsErr == nil {
+		status.Running = w.slotStatus(w.slots.Running)
+		if good := w.slots.KnownGood(); good != nil {
+			status.KnownGood = w.slotStatus(*good)
+		}
+	} else if w.update != nil {
+		status.Running, status.KnownGood = w.update.Status.Running, w.update.Status.KnownGood
+	}
+
+	attempt := w.attempt()
+	if attempt == nil || phaseOf(w) == v1alpha1.PhaseIdle {
+		if w.update != nil {
+			status.ObservedGeneration = w.update.Generation
+		}
+	} else {
+		status.Attempt = attempt.ID
+		status.ObservedGeneration = attempt.Generation
+		status.Progress = progressOf(w)
+
+		if now.phase == v1alpha1.PhaseRebooting && attempt.RebootSince != nil {
+			status.RebootedAt = metaTime(*attempt.RebootSince)
+		}
+	}
+
+	status.Conditions = conditionsOf(w, status, rungs)
+
+	return status
+}
+
+func (w world) slotStatus(slot slots.Slot) v1alpha1.SlotStatus {
+	return v1alpha1.SlotStatus{Name: slot.Name, Version: slot.Version, Digest: w.digestOf(slot)}
+}
+
+func countersOf(w world) v1alpha1.Counters {
+	counters := v1alpha1.Counters{BytesDownloaded: w.journal.Downloaded, SlotBytesWritten: w.journal.Written}
+	if attempt := w.attempt(); attempt != nil && attempt.ReadyAt != nil {
+		counters.BytesSinceDrain = w.journal.Downloaded + w.journal.Written - attempt.BytesAtReady
+	}
+
+	return counters
+}
+
+func progressOf(w world) *v1alpha1.Progress {
+	attempt := w.attempt()
+
+	switch {
+	case attempt.StagedAt != nil && attempt.Config != nil:
+		var total int64
+		for _, content := range slotContents(*attempt.Config) {
+			total += content.RawSize
+		}
+
+		return &v1alpha1.Progress{BytesDone: total, BytesTotal: total}
+	case w.staging.attempt == attempt.ID && w.staging.total > 0:
+		return &v1alpha1.Progress{BytesDone: w.staging.done, BytesTotal: w.staging.total}
+	default:
+		return nil
+	}
+}
+
+func conditionsOf(w world, status v1alpha1.NodeUpdateStatus, rungs []v1alpha1.RungStatus) []metav1.Condition {
+	stagedNow := metav1.Condition{
+		Type: v1alpha1.ConditionStaged, Status: metav1.ConditionFalse, Reason: string(status.Reason), Message: "nothing is staged",
+	}
+
+	if attempt := w.attempt(); attempt != nil && attempt.StagedAt != nil && status.Attempt == attempt.ID {
+		stagedNow.Status, stagedNow.Reason = metav1.ConditionTrue, "Verified"
+		stagedNow.Message = "attempt " + attempt.ID + ": version " + attempt.Version + " was read back from the spare slot"
+	}
+
+	fallback := metav1.Condition{
+		Type: v1alpha1.ConditionFallbackReady, Status: metav1.ConditionTrue, Reason: "AllRungs", Message: "every rung is there",
+	}
+
+	for _, rung := range rungs {
+		if rung.State != v1alpha1.RungReady {
+			fallback.Status, fallback.Reason, fallback.Message = metav1.ConditionFalse, "RungMissing", cut(string(rung.Rung)+": "+rung.Message)
+		}
+	}
+
+	for _, problem := range w.slots.Problems {
+		fallback.Status, fallback.Reason, fallback.Message = metav1.ConditionFalse, "SlotProblem", cut(problem)
+	}
+
+	conditions := []metav1.Condition{stagedNow, fallback}
+	for i := range conditions {
+		conditions[i].ObservedGeneration = status.ObservedGeneration
+		conditions[i].LastTransitionTime = metav1.NewTime(w.now)
+
+		if w.update == nil {
+			continue
+		}
+
+		for _, old := range w.update.Status.Conditions {
+			if old.Type == conditions[i].Type && old.Status == conditions[i].Status {
+				conditions[i].LastTransitionTime = old.LastTransitionTime
+			}
+		}
+	}
+
+	return conditions
+}
+
+// worthWriting tells whether the difference between what the cluster was shown last and what is now is worth one of
+// the few writes of an attempt. An idle agent writes nothing.
+func worthWriting(old, now v1alpha1.NodeUpdateStatus) bool {
+	switch {
+	case old.Attempt != now.Attempt, old.Phase != now.Phase, old.Reason != now.Reason,
+		old.ObservedGeneration != now.ObservedGeneration, old.BootID != now.BootID,
+		old.Running != now.Running, old.KnownGood != now.KnownGood,
+		old.AgentVersion != now.AgentVersion, old.Scheme != now.Scheme,
+		!sameRungs(old.Rungs, now.Rungs), !sameHistory(old.History, now.History),
+		!sameConditions(old.Conditions, now.Conditions):
+		return true
+	case progressPercent(now.Progress)-progressPercent(old.Progress) >= progressStep:
+		return true
+	case old.Message != now.Message:
+		return old.Heartbeat == nil || now.Heartbeat.Sub(old.Heartbeat.Time) >= messageEvery
+	default:
+		return false
+	}
+}
+
+func progressPercent(progress *v1alpha1.Progress) int64 {
+	if progress == nil || progress.BytesTotal == 0 {
+		return 0
+	}
+
+	return progress.BytesDone * percent / progress.BytesTotal
+}
+
+func sameRungs(old, now []v1alpha1.RungStatus) bool {
+	return slices.EqualFunc(old, now, func(a, b v1alpha1.RungStatus) bool { return a.Rung == b.Rung && a.State == b.State })
+}
+
+func sameHistory(old, now []v1alpha1.AttemptRecord) bool {
+	return slices.EqualFunc(old, now, func(a, b v1alpha1.AttemptRecord) bool { return a.ID == b.ID && a.Phase == b.Phase })
+}
+
+func sameConditions(old, now []metav1.Condition) bool {
+	return slices.EqualFunc(old, now, func(a, b metav1.Condition) bool { return a.Type == b.Type && a.Status == b.Status })
+}
+
+// recordOf is the history's entry of an attempt that has ended.
+func recordOf(attempt journal.Attempt) v1alpha1.AttemptRecord {
+	return v1alpha1.AttemptRecord{
+		ID: attempt.ID, Phase: attempt.End.Phase, Reason: attempt.End.Reason, Message: attempt.End.Message,
+		Version: attempt.Version, Digest: attempt.Digest, Rung: attempt.End.Rung,
+		StartedAt: metav1.NewTime(attempt.StartedAt), ReadyAt: metaTimeOf(attempt.ReadyAt),
+		RebootedAt: metaTimeOf(attempt.RebootedAt), BackAt: metaTimeOf(attempt.BackAt), EndedAt: metaTime(attempt.End.At),
+	}
+}
+
+func metaTime(at time.Time) *metav1.Time {
+	if at.IsZero() {
+		return nil
+	}
+
+	// The API keeps whole seconds in UTC.
+	value := metav1.NewTime(at.UTC().Truncate(time.Second))
+
+	return &value
+}
+
+func metaTimeOf(at *time.Time) *metav1.Time {
+	if at == nil {
+		return nil
+	}
+
+	return metaTime(*at)
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/stayput-dev/stayput/agent"
+	"github.com/stayput-dev/stayput/agent/cluster"
+	"github.com/stayput-dev/stayput/agent/config"
+	"github.com/stayput-dev/stayput/agent/journal"
+	"github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/agent/slots/dps"
+	"github.com/stayput-dev/stayput/cmd/internal/buildinfo"
+	"github.com/stayput-dev/stayput/osimage"
+)
+
+func newRunCommand(path *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "run",
+		Short: "Run the agent until it is stopped (the default)",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			settings, err := config.Load(*path)
+			if err != nil {
+				return err
+			}
+
+			return run(cmd.Context(), settings, newLog())
+		},
+	}
+}
+
+func run(ctx context.Context, settings config.Config, log logr.Logger) error {
+	var downloaded, written atomic.Int64
+
+	scheme := dps.New(dps.Options{StateDir: settings.StateDir, Written: func(bytes int64) { written.Add(bytes) }})
+	api := cluster.New(cluster.Options{
+		Node: settings.NodeName, Log: log.WithName("cluster"),
+		Config: func() (*rest.Config, error) {
+			config, err := clientcmd.BuildConfigFromFlags("", settings.Kubeconfig)
+			if err != nil {
+				return nil, fmt.Errorf("reading kubeconfig %s: %w", settings.Kubeconfig, err)
+			}
+
+			return config, nil
+		},
+	})
+	engine := agent.New(agent.Options{
+		Version: buildinfo.Version,
+		Machine: agent.NewHost(settings.StateDir, scheme), Scheme: scheme, Cluster: api, Log: log,
+		Images: images{settings: settings.Registry, count: func(bytes int64) { downloaded.Add(bytes) }},
+		Store:  journal.Open(settings.StateDir), Notifier: notifier{log: log},
+		Moved: func() (int64, int64) { return downloaded.Load(), written.Load() },
+	})
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	var group sync.WaitGroup
+
+	group.Go(func() { api.Run(ctx) })
+
+	err := engine.Run(ctx)
+
+	cancel()
+	group.Wait()
+
+	return err
+}
+
+// images makes a client for each image: credentials may have been renewed since the last one.
+type images struct {
+	settings config.Registry
+	count    func(bytes int64)
+}
+
+func (i images) Image(ctx context.Context, reference string) (slots.Source, error) {
+	options := []osimage.Option{
+		osimage.WithByteCounter(i.count), osimage.WithPlainHTTP(i.settings.PlainHTTP), osimage.WithArchitecture(runtime.GOARCH),
+	}
+	if i.settings.DockerConfig != "" {
+		options = append(options, osimage.WithDockerConfig(i.settings.DockerConfig))
+	}
+
+	if i.settings.CAFile != "" {
+		options = append(options, osimage.WithCAFile(i.settings.CAFile))
+	}
+
+	client, err := osimage.NewClient(options...)
+	if err != nil {
+		return nil, fmt.Errorf("preparing to fetch image %s: %w", reference, err)
+	}
+
+	return client.Image(ctx, reference)
+}
+
+// notifier speaks to systemd; without one, nobody listens.
+type notifier struct{ log logr.Logger }
+
+func (n notifier) Ready()    { n.send(daemon.SdNotifyReady) }
+func (n notifier) Stopping() { n.send(daemon.SdNotifyStopping) }
+
+func (n notifier) Alive(status string) {
+	n.send(daemon.SdNotifyWatchdog + "\nSTATUS=" + status)
+}
+
+func (n notifier) send(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		n.log.Error(err, "systemd cannot be told of the agent's state")
+	}
+}

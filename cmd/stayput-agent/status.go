@@ -1,0 +1,41 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stayput-dev/stayput/agent"
+	"github.com/stayput-dev/stayput/agent/config"
+	"github.com/stayput-dev/stayput/agent/journal"
+	"github.com/stayput-dev/stayput/agent/slots/dps"
+)
+
+func newStatusCommand(path *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Print what this node knows of its slots and its attempt, without the API server",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			settings, err := config.Load(*path)
+			if err != nil {
+				return err
+			}
+
+			scheme := dps.New(dps.Options{StateDir: settings.StateDir})
+			machine := agent.NewHost(settings.StateDir, scheme)
+			summary := agent.Summarise(cmd.Context(), machine, scheme, journal.Open(settings.StateDir))
+
+			encoder := json.NewEncoder(os.Stdout)
+			encoder.SetIndent("", "  ")
+
+			if err := encoder.Encode(summary); err != nil {
+				return fmt.Errorf("printing the status: %w", err)
+			}
+
+			return nil
+		},
+	}
+}
