@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/stayput-dev/stayput/osimage"
+)
+
+const (
+	outputText = "text"
+	outputJSON = "json"
+	// layoutPrefix marks an OCI layout folder, as in other tools.
+	layoutPrefix = "oci:"
+)
+
+func newImageCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "image",
+		Short: "Build, push, inspect, pull and write OS images",
+		Long: `Build, push, inspect, pull and write OS images.
+
+An OS image is an OCI artifact with the parts that one slot of a machine needs: a root or /usr file system, its
+dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
+
+  registry.example/os/node:1.1.0          a tag in a registry
+  registry.example/os/node@sha256:…       exactly one image in a registry
+  oci:FOLDER or oci:FOLDER:TAG            an OCI layout folder; "oci:" may be left out when the folder exists`,
+	}
+	command.AddCommand(newImageBuildCommand(), newImagePushCommand(), newImageInspectCommand(),
+		newImagePullCommand(), newImageWriteCommand(), newImageDiskCommand())
+
+	return command
+}
+
+// registryFlags say how to speak to a registry.
+type registryFlags struct {
+	dockerConfig, caFile, architecture string
+	plainHTTP                          bool
+}
+
+func (f *registryFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.dockerConfig, "docker-config", "",
+		"docker config `FILE` with the registry's credentials (default: where docker and podman keep theirs)")
+	flags.StringVar(&f.caFile, "ca-file", "", "PEM `FILE` with certificate authorities to trust besides the system's")
+	flags.BoolVar(&f.plainHTTP, "plain-http", false, "allow a registry without TLS")
+}
+
+func (f *registryFlags) addArchitecture(flags *pflag.FlagSet) {
+	flags.StringVar(&f.architecture, "arch", "",
+		"refuse images that are not for this `GOARCH`, and choose by it when a tag has several")
+}
+
+func (f *registryFlags) client() (*osimage.Client, error) {
+	options := []osimage.Option{
+		osimage.WithCAFile(f.caFile), osimage.WithPlainHTTP(f.plainHTTP), osimage.WithArchitecture(f.architecture),
+	}
+
+	if f.dockerConfig == "" {
+		options = append(options, osimage.WithKeychain(authn.DefaultKeychain))
+	} else {
+		options = append(options, osimage.WithDockerConfig(f.dockerConfig))
+	}
+
+	client, err := osimage.NewClient(options...)
+	if err != nil {
+		return nil, fmt.Errorf("setting up the registry client: %w", err)
+	}
+
+	return client, nil
+}
+
+// open finds an image in a folder or a registry.
+func (f *registryFlags) open(ctx context.Context, image string) (*osimage.Image, error) {
+	dir, tag, isLayout := layoutOf(image)
+	if !isLayout {
+		client, err := f.client()
+		if err != nil {
+			return nil, err
+		}
+
+		return client.Image(ctx, image) //nolint:wrapcheck // It names the image.
+	}
+
+	found, err := osimage.OpenLayout(ctx, dir, tag)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // It names the folder.
+	}
+
+	if got := found.Config().Architecture; f.architecture != "" && got != f.architecture {
+		return nil, &osimage.Error{
+			Kind: osimage.ErrWrongArchitecture, Subject: image,
+			Detail: fmt.Sprintf("it is made for %s, want %s", got, f.architecture),
+			Fix:    "use an image built for " + f.architecture,
+		}
+	}
+
+	return found, nil
+}
+
+// layoutOf tells whether an image is in a folder, and in which, under which tag.
+func layoutOf(image string) (dir, tag string, isLayout bool) {
+	path, explicit := strings.CutPrefix(image, layoutPrefix)
+
+	if isLayoutDir(path) {
+		return path, "", true
+	}
+
+	if at := strings.LastIndex(path, ":"); at > 0 && isLayoutDir(path[:at]) {
+		return path[:at], path[at+1:], true
+	}
+
+	return path, "", explicit
+}
+
+func isLayoutDir(path string) bool {
+	_, err := os.Stat(filepath.Join(path, "index.json"))
+
+	return err == nil
+}
+
+func addOutputFlag(flags *pflag.FlagSet, output *string) {
+	flags.StringVarP(output, "output", "o", outputText, "output format: text or json")
+}
+
+// print writes a value as JSON or as text.
+func printAs(out io.Writer, output string, value any, text func(out io.Writer)) error {
+	switch output {
+	case outputJSON:
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+
+		if err := encoder.Encode(value); err != nil {
+			return fmt.Errorf("writing the output: %w", err)
+		}
+
+		return nil
+	case outputText:
+		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) //nolint:mnd // Two spaces between columns.
+		text(table)
+
+		if err := table.Flush(); err != nil {
+			return fmt.Errorf("writing the output: %w", err)
+		}
+
+		return nil
+	default:
+		return fmt.Errorf("--output %q is unknown: use %s or %s", output, outputText, outputJSON)
+	}
+}

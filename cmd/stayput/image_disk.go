@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/stayput-dev/stayput/osimage/disk"
+)
+
+func newImageDiskCommand() *cobra.Command {
+	var (
+		registry registryFlags
+		output   string
+		options  disk.Options
+		sizes    = map[string]*string{}
+	)
+
+	command := &cobra.Command{
+		Use:   "disk IMAGE FILE",
+		Short: "Make the raw disk for a machine's first provisioning",
+		Long: `Make the raw disk for a machine's first provisioning.
+
+The disk has a GPT with the EFI system partition, slot a with the image, slot b empty, and the persistent root file
+system at the end. The image needs a loader and, when it has a /usr, a state content. Nothing is mounted, root is not
+needed, and the same image and flags give the same bytes. The file is sparse, and replaced as a whole.
+
+Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the versions to come.`,
+		Example: `  stayput image disk registry.example/os/node:1.0.0 node.raw --slot-size 4Gi --disk-size 20Gi`,
+		Args:    cobra.ExactArgs(2), //nolint:mnd // As Use says.
+	}
+	flags := command.Flags()
+	registry.add(flags)
+	registry.addArchitecture(flags)
+	addOutputFlag(flags, &output)
+
+	for name, use := range map[string]string{
+		"disk-size":   " of the disk (default: a root file system 1Gi larger than its first contents)",
+		"esp-size":    " of the EFI system partition; at least three UKIs must fit (default: 512Mi or more)",
+		"slot-size":   " of each slot's data partition (default: half as much again as the content)",
+		"verity-size": " of each slot's hash partition (default: what the slot's size needs)",
+	} {
+		sizes[name] = flags.String(name, "", "`SIZE`"+use+", such as 4Gi")
+	}
+
+	flags.StringVar(&options.Seed, "uuid-seed", "",
+		"`TEXT` that the disk's own UUIDs are made from (default: the root hash, so all disks of an image have the same)")
+
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		for name, into := range map[string]*int64{
+			"disk-size": &options.Sizes.Disk, "esp-size": &options.Sizes.ESP,
+			"slot-size": &options.Sizes.Slot, "verity-size": &options.Sizes.Verity,
+		} {
+			if err := parseSize(name, *sizes[name], into); err != nil {
+				return err
+			}
+		}
+
+		image, err := registry.open(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+
+		bars := newProgress(cmd.ErrOrStderr())
+		options.Progress = func(done, total int64) { bars.show("disk", done, total) }
+		result, err := disk.Create(cmd.Context(), image, args[1], options)
+
+		bars.end()
+
+		if err != nil {
+			return err //nolint:wrapcheck // It says what was done.
+		}
+
+		return printAs(cmd.OutOrStdout(), output, result, func(out io.Writer) { describeDisk(out, args[1], result) })
+	}
+
+	return command
+}
+
+// parseSize reads a quantity such as 4Gi.
+func parseSize(flag, text string, into *int64) error {
+	if text == "" {
+		return nil
+	}
+
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil || quantity.Value() <= 0 {
+		return fmt.Errorf("--%s %q is not a size: use a number of bytes, or one such as 512Mi or 4Gi", flag, text)
+	}
+
+	*into = quantity.Value()
+
+	return nil
+}
+
+// describeDisk writes tab-separated columns; the table's Flush reports errors.
+func describeDisk(out io.Writer, file string, result disk.Result) {
+	_, _ = fmt.Fprintf(out, "%s: %d MiB, disk GUID %s\n\n", file, result.Size/mebibyte, result.GUID)
+	_, _ = fmt.Fprintf(out, "NUMBER\tLABEL\tSTART MiB\tSIZE MiB\tUUID\n")
+
+	for _, partition := range result.Partitions {
+		_, _ = fmt.Fprintf(out, "%d\t%s\t%d\t%d\t%s\n", partition.Number, partition.Label,
+			partition.Start/mebibyte, partition.Size/mebibyte, partition.UUID)
+	}
+}
