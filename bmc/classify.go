@@ -1,0 +1,150 @@
+package bmc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/stmcginnis/gofish/common"
+)
+
+// maxDetail bounds what is quoted of a BMC's answer.
+const maxDetail = 300
+
+// fail is an error that needs no cause.
+func (m *machine) fail(kind Kind, op, detail string) error {
+	return &Error{
+		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
+		RetryAfter: m.transport.current.retryAfter,
+	}
+}
+
+// classify turns an error of gofish into ours. action tells whether the request was one that makes the machine do
+// something.
+func (m *machine) classify(op string, action bool, err error) error {
+	var answered *common.Error
+	if errors.As(err, &answered) && answered.HTTPReturnedStatusCode != 0 {
+		// The cause is left out: its text is the BMC's whole answer, which may echo what was sent.
+		return m.fail(kindOfAnswer(answered, action), op, answerText(answered))
+	}
+	kind, detail := Transient, err.Error()
+	switch {
+	case isUntrusted(err):
+		kind = Untrusted
+		detail += "; give the BMC a certificate that can be verified, or set spec.bmc.disableCertificateVerification"
+	case action && m.transport.current.mayBeSent.Load():
+		kind = Unknown
+		detail = "the answer was lost, the BMC may have acted: " + detail
+	}
+	failed := &Error{
+		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
+	}
+	// Only a cause that callers test for, and whose text is fixed.
+	for _, cause := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, cause) {
+			failed.Err = cause
+		}
+	}
+
+	return failed
+}
+
+// kindOfAnswer reads an HTTP status other than success. A gateway's or the BMC's own 5xx after an action leaves open
+// whether it acted, unless the message says that it was not ready.
+func kindOfAnswer(answer *common.Error, action bool) Kind {
+	switch status := answer.HTTPReturnedStatusCode; {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return Auth
+	case status == http.StatusNotFound:
+		return NotFound
+	case status == http.StatusMethodNotAllowed, status == http.StatusNotImplemented:
+		return Unsupported
+	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests, hasMessage(answer, notReady...):
+		return Busy
+	case status == http.StatusBadRequest && hasMessage(answer, notSupported...):
+		return Unsupported
+	case status == http.StatusConflict, status == http.StatusPreconditionFailed,
+		status == http.StatusBadRequest && action:
+		return Conflict
+	case action && status >= http.StatusInternalServerError:
+		return Unknown
+	default:
+		return Transient
+	}
+}
+
+// Messages of the Base registry and of vendors. SYS518: an iDRAC cannot reach its data sources; RAC0218: an iDRAC has
+// no session left; InvalidOperationForSystemState: an iLO in POST.
+var (
+	notReady     = []string{"SYS518", "RAC0218", "InvalidOperationForSystemState", "ResourceInUse", "ServiceInUnknownState"}
+	notSupported = []string{"ActionNotSupported", "ActionParameterNotSupported", "ActionParameterValueNotInList"}
+)
+
+func hasMessage(answer *common.Error, ids ...string) bool {
+	texts := []string{answer.Code}
+	for _, info := range answer.ExtendedInfos {
+		texts = append(texts, info.MessageID)
+	}
+	for _, text := range texts {
+		for _, id := range ids {
+			if strings.HasSuffix(text, id) {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+func answerText(answer *common.Error) string {
+	said := answer.Message
+	for _, info := range answer.ExtendedInfos {
+		if info.Message != "" {
+			said = info.Message
+
+			break
+		}
+	}
+	said = strings.Join(strings.Fields(said), " ")
+	if len(said) > maxDetail {
+		said = strings.ToValidUTF8(said[:maxDetail], "") + "…"
+	}
+	status := answer.HTTPReturnedStatusCode
+	text := fmt.Sprintf("the BMC answers %d %s", status, http.StatusText(status))
+	if said != "" {
+		text += ": " + said
+	}
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+		text += "; correct the Secret that spec.bmc.credentialsName names"
+	}
+
+	return text
+}
+
+func isUntrusted(err error) bool {
+	var (
+		verification *tls.CertificateVerificationError
+		unknown      x509.UnknownAuthorityError
+		hostname     x509.HostnameError
+		invalid      x509.CertificateInvalidError
+	)
+
+	return errors.As(err, &verification) || errors.As(err, &unknown) ||
+		errors.As(err, &hostname) || errors.As(err, &invalid)
+}
+
+func (m *machine) redact(text string) string {
+	secrets := m.options.Credentials.secrets()
+	if m.transport.token != "" {
+		secrets = append(secrets, m.transport.token)
+	}
+	for _, secret := range secrets {
+		text = strings.ReplaceAll(text, secret, "<redacted>")
+	}
+
+	return text
+}

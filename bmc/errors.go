@@ -1,0 +1,90 @@
+package bmc
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Kind says what an error means for the caller.
+type Kind string
+
+// The kinds. "Not sent" means that the BMC has not acted.
+const (
+	// Auth: the BMC refuses the credentials. Do not hurry to try again: BMCs lock accounts.
+	Auth Kind = "Auth"
+	// Untrusted: the BMC's certificate cannot be verified. A person must mend it.
+	Untrusted Kind = "Untrusted"
+	// NotFound: there is no such system.
+	NotFound Kind = "NotFound"
+	// Unsupported: the address, or the action at this BMC, is not supported. Not sent, or refused.
+	Unsupported Kind = "Unsupported"
+	// Busy: the BMC refuses for now; see RetryAfter. Not acted.
+	Busy Kind = "Busy"
+	// Conflict: the BMC refuses in the machine's present state. Not acted; read the power state.
+	Conflict Kind = "Conflict"
+	// Transient: the request was not sent, or it was a read. Safe to try again.
+	Transient Kind = "Transient"
+	// Unknown: an action was sent and its answer lost. The BMC may have acted; read the power state.
+	Unknown Kind = "Unknown"
+	// Ambiguous: the BMC has several systems and the address names none.
+	Ambiguous Kind = "Ambiguous"
+	// Mismatch: another machine answers than the expected one.
+	Mismatch Kind = "Mismatch"
+)
+
+// Error is every error of this package. Its text holds no credentials.
+type Error struct {
+	// Kind says what it means.
+	Kind Kind
+	// Op is what was being done, as a gerund.
+	Op string
+	// BMC is the BMC's host and port.
+	BMC string
+	// Detail is what was seen, and the fix when a person can mend it.
+	Detail string
+	// RetryAfter is what the BMC asks to wait; 0 when it does not say.
+	RetryAfter time.Duration
+	// Err is the cause, nil when the BMC answered.
+	Err error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	var text strings.Builder
+	text.WriteString(e.Op)
+	if e.BMC != "" {
+		fmt.Fprintf(&text, " at BMC %s", e.BMC)
+	}
+	text.WriteString(": ")
+	text.WriteString(e.Detail)
+
+	return text.String()
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// KindOf is the kind of err, Transient for an error of another package, and "" for nil.
+func KindOf(err error) Kind {
+	if err == nil {
+		return ""
+	}
+	var bmcError *Error
+	if errors.As(err, &bmcError) {
+		return bmcError.Kind
+	}
+
+	return Transient
+}
+
+// RetryAfter is how long the BMC asks to wait; 0 when it does not say.
+func RetryAfter(err error) time.Duration {
+	var bmcError *Error
+	if errors.As(err, &bmcError) {
+		return bmcError.RetryAfter
+	}
+
+	return 0
+}

@@ -1,0 +1,163 @@
+package bmc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	defaultConnectTimeout = 10 * time.Second
+	defaultRequestTimeout = 60 * time.Second
+	// maxBody bounds an answer; a ComputerSystem is some tens of KiB.
+	maxBody = 4 << 20
+	// maxRedirects: sushy-tools answers a system's name with one redirect to its UUID.
+	maxRedirects = 3
+)
+
+// call is one Machine call: its context, and what was seen of its newest request.
+type call struct {
+	ctx        context.Context //nolint:containedctx // gofish fixes a context at connect; this is the caller's
+	mayBeSent  atomic.Bool
+	retryAfter time.Duration
+}
+
+// transport adds to gofish what it lacks: the context of each call, a deadline for each request that covers the body,
+// authentication without handing gofish the password, bounded answers, and Retry-After. It is used by one call at a
+// time, as the Machine's mutex ensures.
+type transport struct {
+	base           *http.Transport
+	requestTimeout time.Duration
+	credentials    Credentials
+	token          string
+	authenticate   bool
+	current        *call
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	now := t.current
+	now.mayBeSent.Store(false)
+	ctx, cancel := context.WithTimeout(now.ctx, t.requestTimeout)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// From here on bytes of the request may be on their way.
+		GotConn: func(httptrace.GotConnInfo) { now.mayBeSent.Store(true) },
+	})
+	request = request.Clone(ctx)
+	t.setHeaders(request)
+	response, err := t.base.RoundTrip(request)
+	if err != nil {
+		cancel()
+
+		return nil, err //nolint:wrapcheck // classify reads it; http.Client wraps it in *url.Error
+	}
+	now.retryAfter = parseRetryAfter(response.Header.Get("Retry-After"), time.Now())
+	response.Body = &boundedBody{Reader: io.LimitReader(response.Body, maxBody), body: response.Body, cancel: cancel}
+
+	return response, nil
+}
+
+func (t *transport) setHeaders(request *http.Request) {
+	// gzip makes ETags weak at some BMCs.
+	request.Header.Set("Accept-Encoding", "identity")
+	if request.Method == http.MethodPost {
+		// gofish sends the cached ETag with actions; newer Dell BMCs answer 412 to that (gofish pull request 510).
+		request.Header.Del("If-Match")
+	}
+	switch {
+	case !t.authenticate:
+	case t.token != "":
+		request.Header.Set("X-Auth-Token", t.token)
+	default:
+		request.SetBasicAuth(t.credentials.Username, t.credentials.Password)
+	}
+}
+
+// boundedBody ends the request's deadline with the body.
+type boundedBody struct {
+	io.Reader
+
+	body   io.Closer
+	cancel context.CancelFunc
+}
+
+func (b *boundedBody) Close() error {
+	defer b.cancel()
+
+	return b.body.Close() //nolint:wrapcheck // an io.Closer passes its body's error on
+}
+
+// newBase makes the HTTP transport of one BMC. Connections are not kept: some BMCs choke on keep-alive (sushy does the
+// same). No proxy: a BMC network is reached directly.
+func newBase(options Options) (*http.Transport, error) {
+	config := &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: options.SkipVerify, //nolint:gosec // the host's disableCertificateVerification asks for it
+	}
+	if len(options.CA) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(options.CA) {
+			return nil, &Error{
+				Kind: Untrusted, Op: "reading the CA of the BMC", BMC: options.Address.HostPort(),
+				Detail: "it holds no PEM certificate; put the CA's certificate there",
+			}
+		}
+	}
+
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: options.ConnectTimeout}).DialContext,
+		TLSClientConfig:        config,
+		TLSHandshakeTimeout:    options.ConnectTimeout,
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: maxBody,
+	}, nil
+}
+
+// checkRedirect keeps credentials at the BMC and actions where they were sent.
+func checkRedirect(request *http.Request, via []*http.Request) error {
+	first := via[0]
+	switch {
+	case len(via) > maxRedirects:
+		return errors.New("the BMC redirects too often")
+	case first.Method != http.MethodGet:
+		return http.ErrUseLastResponse
+	case request.URL.Scheme != first.URL.Scheme || request.URL.Host != first.URL.Host:
+		return errors.New("the BMC redirects to another host, which would get the credentials")
+	default:
+		return nil
+	}
+}
+
+// parseRetryAfter reads both forms of the header; 0 when it says nothing.
+func parseRetryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil && seconds > 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil && at.After(now) {
+		return at.Sub(now)
+	}
+
+	return 0
+}
+
+// secrets are the forms in which credentials could come back in a text.
+func (c Credentials) secrets() []string {
+	if c.Password == "" {
+		return nil
+	}
+
+	return []string{
+		c.Password,
+		base64.StdEncoding.EncodeToString([]byte(c.Username + ":" + c.Password)),
+		base64.StdEncoding.EncodeToString([]byte(c.Password)),
+	}
+}
