@@ -1,0 +1,141 @@
+package admission_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stayput-dev/stayput/test/apiserver"
+)
+
+const agents = "stayput:agents"
+
+var server *apiserver.Server //nolint:gochecknoglobals // one server for all tests of the package
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+
+	var err error
+	if server, err = apiserver.Start(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+
+		return 1
+	}
+
+	code := 1
+	if err = install(ctx); err == nil {
+		code = m.Run()
+	}
+
+	if err = errors.Join(err, server.Stop()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+
+		return 1
+	}
+
+	return code
+}
+
+// install applies the files that an operator applies, and waits until the API server acts on them.
+func install(ctx context.Context) error {
+	for _, name := range []string{
+		"rbac/agent_role.yaml", "rbac/agent_role_binding.yaml", "admission/agent_policy.yaml", "admission/agent_policy_binding.yaml",
+	} {
+		data, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(name)))
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", name, err)
+		}
+
+		decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), len(data))
+
+		for {
+			object := &unstructured.Unstructured{}
+			if err := decoder.Decode(&object.Object); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				return fmt.Errorf("reading %s: %w", name, err)
+			}
+
+			if err := server.Client.Create(ctx, object, client.FieldValidation("Strict")); err != nil {
+				return fmt.Errorf("creating %s: %w", name, err)
+			}
+		}
+	}
+
+	return waitForPolicy(ctx)
+}
+
+// waitForPolicy waits until the policy stops an agent that RBAC would let pass.
+func waitForPolicy(ctx context.Context) error {
+	probe, err := agent("probe", "system:masters")
+	if err != nil {
+		return err
+	}
+
+	const often, long = 100 * time.Millisecond, time.Minute
+
+	err = wait.PollUntilContextTimeout(ctx, often, long, true, func(ctx context.Context) (bool, error) {
+		_, err := probe.kube.CoreV1().Namespaces().Patch(ctx, "default", types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"probe":"x"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+
+		return apierrors.IsForbidden(err), nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the policy: %w", err)
+	}
+
+	return nil
+}
+
+// identity is an agent with its clients.
+type identity struct {
+	node    string
+	config  *rest.Config
+	kube    kubernetes.Interface
+	dynamic dynamic.Interface
+}
+
+// agent is the agent of the node, in more groups than it should be when they are named.
+func agent(node string, more ...string) (*identity, error) {
+	return user("stayput:agent:"+node, node, append([]string{agents}, more...)...)
+}
+
+func user(name, node string, groups ...string) (*identity, error) {
+	config, err := server.As(name, groups...)
+	if err != nil {
+		return nil, err
+	}
+
+	config.QPS = -1 // the test's own pace
+
+	kube, kubeErr := kubernetes.NewForConfig(config)
+	dyn, dynErr := dynamic.NewForConfig(config)
+
+	if err := errors.Join(kubeErr, dynErr); err != nil {
+		return nil, fmt.Errorf("making clients for %s: %w", name, err)
+	}
+
+	return &identity{node: node, config: config, kube: kube, dynamic: dyn}, nil
+}
