@@ -1,0 +1,124 @@
+package clusters
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const waitFor = time.Minute
+
+func kubeconfigFor(server, user string) string {
+	return `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],` +
+		`"clusters":[{"name":"k","cluster":{"server":"` + server + `"}}],"users":[{"name":"u","user":` + user + `}]}`
+}
+
+func TestKubeconfigsThatReachOutsideTheSecretAreRefused(t *testing.T) {
+	t.Parallel()
+	for user, want := range map[string]string{
+		`{"token":"t"}`: "",
+		`{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/bin/sh","interactiveMode":"Never"}}`: `"exec"`,
+		`{"tokenFile":"/var/run/secrets/token"}`:                             `"tokenFile"`,
+		`{"auth-provider":{"name":"gcp"}}`:                                   `"auth-provider"`,
+		`{"client-certificate":"/etc/cert.pem","client-key":"/etc/key.pem"}`: `"client-certificate"`,
+		`{"client-key":"/etc/key.pem"}`:                                      `"client-key"`,
+	} {
+		_, err := restConfig([]byte(kubeconfigFor("https://127.0.0.1:1", user)))
+		if (want == "") != (err == nil) || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("user %s: error %v, want one that names %s", user, err, want)
+		}
+	}
+	_, err := restConfig([]byte("token: s3cret\n- broken"))
+	if err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("a broken kubeconfig gave %v; want an error that does not quote it", err)
+	}
+}
+
+// The whole life of a connection: dead, connected, changed Secret, gone Secret, on two API servers.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	g := gomega.NewWithT(t)
+	home, away := startServer(t), startServer(t)
+	registry, queue := startRegistry(t, home)
+	ctx := t.Context()
+	key := Key{Namespace: "default", Secret: "prod"}
+
+	_, err := registry.Get(ctx, key)
+	g.Expect(KindOf(err)).To(gomega.Equal(KubeconfigInvalid), "no Secret: %v", err)
+
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Secret},
+		Data:       map[string][]byte{"value": []byte(kubeconfigFor("https://127.0.0.1:1", `{"token":"t"}`))},
+	}
+	g.Expect(home.Client.Create(ctx, secret)).To(gomega.Succeed())
+	started := time.Now()
+	_, err = registry.Get(ctx, key)
+	g.Expect(KindOf(err)).To(gomega.Equal(Connecting))
+	g.Expect(time.Since(started)).To(gomega.BeNumerically("<", 5*time.Second), "Get waited for a dead cluster")
+	g.Eventually(func() error {
+		_, err := registry.Get(ctx, key)
+
+		return err
+	}, waitFor).Should(gomega.WithTransform(KindOf, gomega.Equal(Unreachable)))
+	g.Eventually(queue.next, waitFor).Should(gomega.Equal("default/prod -"), "the change of state was not told")
+
+	secret.Data["value"] = away.Kubeconfig
+	g.Expect(home.Client.Update(ctx, secret)).To(gomega.Succeed())
+	var connected *Cluster
+	g.Eventually(func() error {
+		connected, err = registry.Get(ctx, key)
+
+		return err
+	}, waitFor).Should(gomega.Succeed())
+
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "far"}}
+	g.Expect(away.Client.Create(ctx, node)).To(gomega.Succeed())
+	g.Eventually(queue.next, waitFor).Should(gomega.Equal("default/prod far"))
+	g.Expect(connected.Client().Get(ctx, client.ObjectKey{Name: "far"}, &corev1.Node{})).To(gomega.Succeed())
+	near := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "near"}}
+	g.Expect(home.Client.Create(ctx, near)).To(gomega.Succeed())
+	g.Eventually(queue.next, waitFor).Should(gomega.Equal("(local) near"))
+
+	g.Expect(home.Client.Delete(ctx, secret)).To(gomega.Succeed())
+	_, err = registry.Get(ctx, key)
+	g.Expect(KindOf(err)).To(gomega.Equal(KubeconfigInvalid))
+	local, err := registry.Get(ctx, Key{})
+	g.Expect(err).NotTo(gomega.HaveOccurred(), "a lost remote cluster must not touch the local one")
+	g.Expect(local.Client().Get(ctx, client.ObjectKey{Name: "near"}, &corev1.Node{})).To(gomega.Succeed())
+}
+
+func TestAServerThatDiesIsFoundAndReconnected(t *testing.T) {
+	t.Parallel()
+	g := gomega.NewWithT(t)
+	home, away := startServer(t), startServer(t)
+	registry, _ := startRegistry(t, home)
+	ctx := t.Context()
+	key := Key{Namespace: "default", Secret: "flaky"}
+	proxy := newGate(t, away.Config)
+	front := httptest.NewServer(proxy)
+	t.Cleanup(func() {
+		proxy.down.Store(true)
+		front.CloseClientConnections()
+		front.Close()
+	})
+	g.Expect(home.Client.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Secret},
+		Data:       map[string][]byte{"kubeconfig": []byte(kubeconfigFor(front.URL, `{}`))},
+	})).To(gomega.Succeed())
+	kind := func() ErrorKind {
+		_, err := registry.Get(ctx, key)
+
+		return KindOf(err)
+	}
+	g.Eventually(kind, waitFor).Should(gomega.BeEmpty())
+	proxy.down.Store(true)
+	g.Eventually(kind, waitFor).Should(gomega.Equal(Unreachable))
+	proxy.down.Store(false)
+	g.Eventually(kind, waitFor).Should(gomega.BeEmpty())
+}
