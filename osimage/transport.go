@@ -95,45 +95,44 @@ func classify(ctx context.Context, subject string, err error) error {
 		return fmt.Errorf("%s: %w", subject, context.Cause(ctx))
 	}
 
-	var typed *Error
-	if errors.As(err, &typed) {
-		return typed
-	}
+	var (
+		typed   *Error
+		answer  *transport.Error
+		network *url.Error
+	)
 
-	var answer *transport.Error
-	if errors.As(err, &answer) {
-		return statusError(subject, answer.StatusCode, answer)
-	}
+	// Registries with loopback or private addresses are asked over TLS and in the clear. Both failed then: the first
+	// failure is what matters, since the second is our own refusal.
+	if errors.As(err, &network) && !errors.As(network.Err, &typed) {
+		if trust := trustError(subject, network); trust != nil {
+			return trust
+		}
 
-	if trust := trustError(subject, err); trust != nil {
-		return trust
-	}
-
-	var network *url.Error
-	if errors.As(err, &network) {
 		return &Error{Kind: ErrTransient, Subject: subject, Err: redact(network), Fix: fixLater}
 	}
 
-	return &Error{Kind: ErrTransient, Subject: subject, Err: err, Fix: fixLater}
+	switch {
+	case errors.As(err, &typed):
+		return typed
+	case errors.As(err, &answer):
+		return statusError(subject, answer.StatusCode, answer)
+	default:
+		return &Error{Kind: ErrTransient, Subject: subject, Err: err, Fix: fixLater}
+	}
 }
 
 const fixLater = "check the network and the registry, then try again"
 
 // trustError recognises a registry whose certificate does not prove who it is, nil when that is not the matter.
-func trustError(subject string, err error) error {
+func trustError(subject string, err *url.Error) error {
 	var (
 		verification *tls.CertificateVerificationError
 		host         x509.HostnameError
-		network      *url.Error
 	)
 
 	switch {
 	case errors.Is(err, http.ErrSchemeMismatch):
-		if errors.As(err, &network) {
-			subject = redact(network).url
-		}
-
-		return plainHTTPRefused(subject)
+		return plainHTTPRefused(redact(err).url)
 	case errors.As(err, &host):
 		return &Error{
 			Kind: ErrUnknownCA, Subject: subject, Detail: host.Error(),
@@ -162,11 +161,28 @@ func statusError(subject string, status int, cause error) error {
 	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests ||
 		status >= http.StatusInternalServerError:
 		result.Kind, result.Fix = ErrTransient, fixLater
+	case hasCode(cause, transport.DigestInvalidErrorCode):
+		result.Kind, result.Fix = ErrWrongDigest, "the image's folder was changed: build the image again"
 	default:
 		result.Kind, result.Fix = ErrNotAnImage, "check that this is an OCI registry"
 	}
 
 	return result
+}
+
+func hasCode(err error, code transport.ErrorCode) bool {
+	var answer *transport.Error
+	if !errors.As(err, &answer) {
+		return false
+	}
+
+	for _, diagnostic := range answer.Errors {
+		if diagnostic.Code == code {
+			return true
+		}
+	}
+
+	return false
 }
 
 // redactedError is an error of a request without the parts of the address that can hold secrets: the user, and the

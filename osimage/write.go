@@ -286,9 +286,12 @@ func (w *writing) writePiece(piece []byte, position int64) error {
 		return err //nolint:wrapcheck // The caller does.
 	}
 
+	end := w.options.Offset + w.content.RawSize
+
 	for len(piece) > 0 {
 		block := piece[:min(sparseBlock, len(piece))]
-		if !bytes.Equal(block, zeros[:len(block)]) {
+		// The last block is always written, so that a file gets its full length.
+		if position+int64(len(block)) == end || !bytes.Equal(block, zeros[:len(block)]) {
 			if _, err := w.target.WriteAt(block, position); err != nil {
 				return err //nolint:wrapcheck // The caller does.
 			}

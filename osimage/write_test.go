@@ -66,6 +66,7 @@ func TestWrite(t *testing.T) {
 
 			parts := someContents()
 			copy(parts[osimage.RoleUSR][1<<20:3<<20], make([]byte, 2<<20))
+			copy(parts[osimage.RoleUSR][8<<20:], make([]byte, usrSize-8<<20))
 
 			image := newFaults(t).push(t, parts)
 			target := openTarget(t, 0)

@@ -1,0 +1,177 @@
+package osimage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/registrytest"
+)
+
+const (
+	// memoryLimit is what the product promises for any size.
+	memoryLimit = 64 << 20
+	// bigSize is large beside it: random bytes first, then a hole.
+	bigSize, bigRandom = 1 << 30, 96 << 20
+
+	childVariable = "OSIMAGE_TEST_CHILD"
+)
+
+// TestMain runs this program's child, see TestMemory.
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) == "" {
+		os.Exit(m.Run())
+	}
+
+	if err := memoryChild(context.Background(), os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// memoryChild builds, pushes, pulls and writes an image.
+func memoryChild(ctx context.Context, dir, reference, caFile, dockerConfig string) (err error) {
+	files := map[osimage.Role]string{}
+	for _, role := range []osimage.Role{osimage.RoleUSR, osimage.RoleUSRVerity, osimage.RoleUKI} {
+		files[role] = filepath.Join(dir, string(role))
+	}
+
+	layout := filepath.Join(dir, "image")
+	if _, err := osimage.Build(ctx, layout, osimage.BuildSpec{
+		Name: "big", Version: "1", Architecture: "amd64", RootHash: rootHash, Files: files,
+	}); err != nil {
+		return err
+	}
+
+	client, err := osimage.NewClient(osimage.WithCAFile(caFile), osimage.WithDockerConfig(dockerConfig))
+	if err != nil {
+		return err
+	}
+
+	if _, err := client.Push(ctx, layout, "", reference, nil); err != nil {
+		return err
+	}
+
+	if _, err := client.Pull(ctx, reference, filepath.Join(dir, "pulled"), nil); err != nil {
+		return err
+	}
+
+	image, err := client.Image(ctx, reference)
+	if err != nil {
+		return err
+	}
+
+	target, err := os.Create(filepath.Join(dir, "target"))
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, target.Close()) }()
+
+	for range 2 {
+		if err := osimage.Write(ctx, image, osimage.RoleUSR, target,
+			osimage.WriteOptions{Sparse: true, Resume: true}); err != nil {
+			return err
+		}
+	}
+
+	return printPeak()
+}
+
+// printPeak prints the most memory that this process had, in bytes.
+func printPeak() error {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return err
+	}
+
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kibibytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			fmt.Println(kibibytes << 10)
+
+			return err
+		}
+	}
+
+	return errors.New("no VmHWM")
+}
+
+func TestMemory(t *testing.T) {
+	server := registrytest.Start(t)
+	dir := t.TempDir()
+
+	for role, size := range map[osimage.Role]int64{
+		osimage.RoleUSR: bigSize, osimage.RoleUSRVerity: 1 << 20, osimage.RoleUKI: 1 << 20,
+	} {
+		writeBig(t, filepath.Join(dir, string(role)), size)
+	}
+
+	command := exec.CommandContext(t.Context(), os.Args[0], //nolint:gosec // This program.
+		dir, server.Address+"/os/big:1", server.CAFile, server.DockerConfig)
+	command.Env = append(os.Environ(), childVariable+"=1")
+
+	output, err := command.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("%v: %s", err, exit.Stderr)
+		}
+
+		t.Fatal(err)
+	}
+
+	peak, err := strconv.ParseInt(strings.TrimSpace(string(output)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Logf("at most %d MiB", peak>>20)
+
+	if peak > memoryLimit {
+		t.Errorf("it had %d MiB of memory, at most %d are allowed", peak>>20, memoryLimit>>20)
+	}
+}
+
+func writeBig(t *testing.T, path string, size int64) {
+	t.Helper()
+
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer func() { _ = file.Close() }()
+
+	if _, err := io.Copy(file, io.LimitReader(endless{}, min(size, bigRandom))); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endless gives bytes that do not compress much.
+type endless struct{}
+
+func (endless) Read(buffer []byte) (int, error) {
+	state := uint64(len(buffer)) + 88172645463325252
+
+	for i := range buffer {
+		state ^= state << 13
+		state ^= state >> 7
+		state ^= state << 17
+		buffer[i] = byte(state)
+	}
+
+	return len(buffer), nil
+}
