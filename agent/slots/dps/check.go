@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -19,7 +20,7 @@ const bootSlack = 1 << 20
 
 // Check tells whether the image can be staged here. It changes nothing.
 func (s *Scheme) Check(ctx context.Context, image osimage.Config) error {
-	return s.withView(ctx, "checking the image", func(v *view) error { return s.check(v, image) })
+	return s.withView(ctx, "checking the image", func(v *view) error { return s.check(ctx, v, image) })
 }
 
 // withView looks, does something, and closes the view.
@@ -36,13 +37,14 @@ func (s *Scheme) withView(ctx context.Context, doing string, do func(*view) erro
 	return nil
 }
 
-func (s *Scheme) check(v *view, image osimage.Config) error {
+func (s *Scheme) check(ctx context.Context, v *view, image osimage.Config) error {
 	return firstRefusal(
 		func() error { return s.checkImage(v, image) },
 		func() error { return checkSlots(v) },
 		func() error { return checkVersion(v, image) },
 		func() error { return checkOrder(v, image) },
 		func() error { return checkSizes(v, image) },
+		func() error { return checkStaged(ctx, v) },
 		func() error { return checkBootSpace(v, image) },
 	)
 }
@@ -199,7 +201,7 @@ func checkBootSpace(v *view, image osimage.Config) error {
 	removable := v.removable(image)
 
 	for _, file := range files {
-		if slices.ContainsFunc(removable, func(path string) bool { return strings.EqualFold(path, linuxDir+"/"+file.Name) }) {
+		if slices.ContainsFunc(removable, func(name string) bool { return strings.EqualFold(name, linuxDir+"/"+file.Name) }) {
 			free += file.Size
 		}
 	}
@@ -214,9 +216,10 @@ func checkBootSpace(v *view, image osimage.Config) error {
 	return nil
 }
 
-// removable are the files that staging takes away.
+// removable are the files that staging takes away, in this order: a staged UKI may share its clusters with an entry
+// whose rename was cut off, so what is listed goes first.
 func (v *view) removable(image osimage.Config) []string {
-	files := []string{stagedUKI}
+	var files []string
 
 	for _, e := range v.entries {
 		if v.ofSpare(e, image) && strings.HasPrefix(e.path, linuxDir) {
@@ -230,7 +233,35 @@ func (v *view) removable(image osimage.Config) []string {
 		}
 	}
 
-	return files
+	return append(files, stagedUKI)
+}
+
+// checkStaged refuses to take a staged UKI away that is the running entry under a second name, which is what a rename
+// that was cut off may leave: both names have the same clusters, and they would be freed.
+func checkStaged(ctx context.Context, v *view) error {
+	running := path.Join(linuxDir, v.state.Running.Entry)
+
+	size, err := fileSize(v.files, stagedUKI)
+	if err != nil || size == 0 {
+		return err
+	}
+
+	staged, err := fileDigest(ctx, v.files, stagedUKI, size)
+	if err != nil {
+		return err
+	}
+
+	own, err := fileDigest(ctx, v.files, running, size)
+	if err != nil {
+		return err
+	}
+
+	if own == staged {
+		return slots.Refuse(v1alpha1.ReasonBootEntryConflict, "%s on the boot partition is the running entry %s under a second "+
+			"name, left by a power cut; unmount the boot partition and run `fsck.fat -a` on it", stagedUKI, running)
+	}
+
+	return nil
 }
 
 // entryName is the name of the image's boot entry on trial.

@@ -89,8 +89,17 @@ func (s *Scheme) saveNote(n note) error {
 		return fmt.Errorf("storing how far staging has come: %w", err)
 	}
 
-	// Losing it costs time, not safety, so its directory is not synced.
 	if err := renameio.WriteFile(filepath.Join(s.stateDir, noteFile), content, noteMode); err != nil {
+		return fmt.Errorf("storing how far staging has come: %w", err)
+	}
+
+	// The rename has to last: an earlier note that comes back might call bytes verified that are being written again.
+	dir, err := os.Open(s.stateDir)
+	if err != nil {
+		return fmt.Errorf("storing how far staging has come: %w", err)
+	}
+
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
 		return fmt.Errorf("storing how far staging has come: %w", err)
 	}
 

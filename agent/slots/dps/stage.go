@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -36,7 +35,7 @@ func (s *Scheme) Stage(ctx context.Context, source slots.Source, progress slots.
 	}
 
 	return s.withView(ctx, "staging "+image.Label(), func(v *view) error {
-		if err := s.check(v, image); err != nil {
+		if err := s.check(ctx, v, image); err != nil {
 			return err
 		}
 
@@ -203,7 +202,7 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 func (w *writer) copy(
 	ctx context.Context, content osimage.Content, medium Medium, reader io.Reader, sum hash.Hash, offset int64,
 ) error {
-	buffer := make([]byte, chunkBytes)
+	buffer := make([]byte, w.scheme.chunk)
 
 	for {
 		if err := ctx.Err(); err != nil {
@@ -229,7 +228,7 @@ func (w *writer) copy(
 			w.unsynced += int64(n)
 		}
 
-		if ended || readErr != nil || w.unsynced >= syncBytes {
+		if ended || readErr != nil || w.unsynced >= w.scheme.syncEvery {
 			if err := w.checkpoint(content, medium, sum, offset, ended); err != nil {
 				return err
 			}
@@ -423,7 +422,7 @@ func (s *Scheme) partitionDigest(ctx context.Context, number int, size int64) (d
 // fileDigest is the digest of a boot file, "" when it is absent or has another size.
 func fileDigest(ctx context.Context, files BootFiles, file string, size int64) (digest string, err error) {
 	open, err := files.Open(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	if isAbsent(err) {
 		return "", nil
 	}
 
@@ -438,6 +437,20 @@ func fileDigest(ctx context.Context, files BootFiles, file string, size int64) (
 	}
 
 	return readDigest(ctx, io.NewSectionReader(open, 0, size))
+}
+
+// fileSize is the size of a boot file, 0 when it is absent.
+func fileSize(files BootFiles, file string) (int64, error) {
+	open, err := files.Open(file)
+	if isAbsent(err) {
+		return 0, nil
+	}
+
+	if err != nil {
+		return 0, fmt.Errorf("opening %s: %w", file, err)
+	}
+
+	return open.Size(), open.Close() //nolint:wrapcheck // closing what was only looked at
 }
 
 func readDigest(ctx context.Context, reader io.Reader) (string, error) {
