@@ -86,7 +86,7 @@ func TestBuildRefuses(t *testing.T) {
 
 	for name, change := range map[string]func(spec *osimage.BuildSpec){
 		"a missing file":  func(s *osimage.BuildSpec) { s.Files[osimage.RoleUKI] += ".missing" },
-		"an empty file":   func(s *osimage.BuildSpec) { empty(t, s.Files[osimage.RoleUKI]) },
+		"an empty file":   func(s *osimage.BuildSpec) { truncate(t, s.Files[osimage.RoleUKI]) },
 		"no UKI":          func(s *osimage.BuildSpec) { delete(s.Files, osimage.RoleUKI) },
 		"a bad root hash": func(s *osimage.BuildSpec) { s.RootHash = "abc" },
 	} {
@@ -108,7 +108,7 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-func empty(t *testing.T, file string) {
+func truncate(t *testing.T, file string) {
 	t.Helper()
 
 	if err := os.Truncate(file, 0); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,27 +152,11 @@ func writeBig(t *testing.T, path string, size int64) {
 
 	defer func() { _ = file.Close() }()
 
-	if _, err := io.Copy(file, io.LimitReader(endless{}, min(size, bigRandom))); err != nil {
+	if _, err := io.Copy(file, io.LimitReader(rand.NewChaCha8([32]byte{1}), min(size, bigRandom))); err != nil {
 		t.Fatal(err)
 	}
 
 	if err := file.Truncate(size); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// endless gives bytes that do not compress much.
-type endless struct{}
-
-func (endless) Read(buffer []byte) (int, error) {
-	state := uint64(len(buffer)) + 88172645463325252
-
-	for i := range buffer {
-		state ^= state << 13
-		state ^= state >> 7
-		state ^= state << 17
-		buffer[i] = byte(state)
-	}
-
-	return len(buffer), nil
 }
