@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/disk"
+	"github.com/stayput-dev/stayput/osimage/registrytest"
+)
+
+const testRootHash = "00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef"
+
+// stayput runs the command and returns what it printed on its two outputs.
+func stayput(t *testing.T, args ...string) (out, progress string, err error) {
+	t.Helper()
+
+	var stdout, stderr bytes.Buffer
+
+	command := newRootCommand()
+	command.SetArgs(args)
+	command.SetOut(&stdout)
+	command.SetErr(&stderr)
+
+	err = command.ExecuteContext(t.Context())
+
+	return stdout.String(), stderr.String(), err
+}
+
+func mustRun(t *testing.T, args ...string) string {
+	t.Helper()
+
+	out, _, err := stayput(t, args...)
+	if err != nil {
+		t.Fatalf("stayput %s: %v", strings.Join(args, " "), err)
+	}
+
+	return out
+}
+
+// testFiles makes one file for each role, and the flags that name them.
+func testFiles(t *testing.T) (dir string, flags []string) {
+	t.Helper()
+
+	dir = t.TempDir()
+
+	for _, role := range []string{"usr", "usr-verity", "uki", "loader", "state"} {
+		path := filepath.Join(dir, role)
+		if err := os.WriteFile(path, bytes.Repeat([]byte(role+"\n"), 5000), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		flags = append(flags, "--"+role, path)
+	}
+
+	return dir, flags
+}
+
+func TestImageCommands(t *testing.T) {
+	t.Parallel()
+
+	server := registrytest.Start(t)
+	files, flags := testFiles(t)
+	dir := t.TempDir()
+	layout := filepath.Join(dir, "image")
+	reference := server.Address + "/os/labos:1.1.0"
+	access := []string{"--ca-file", server.CAFile, "--docker-config", server.DockerConfig}
+	with := func(args ...string) []string { return append(args, access...) }
+
+	build := append([]string{"image", "build", layout, "--name", "labos", "--version", "1.1.0", "--arch", "amd64",
+		"--root-hash", testRootHash}, flags...)
+
+	first := mustRun(t, build...)
+	if second := mustRun(t, build...); second != first {
+		t.Errorf("building again gave %s instead of %s", second, first)
+	}
+
+	pushed := strings.TrimSpace(mustRun(t, with("image", "push", layout, reference)...))
+	if !strings.HasPrefix(pushed, server.Address+"/os/labos@sha256:") {
+		t.Errorf("push printed %q", pushed)
+	}
+
+	if text := mustRun(t, with("image", "inspect", reference)...); !strings.Contains(text, pushed) ||
+		!strings.Contains(text, "usr-verity") {
+		t.Errorf("inspect printed\n%s", text)
+	}
+
+	var inspected struct {
+		Digest string         `json:"digest"`
+		Config osimage.Config `json:"config"`
+	}
+
+	if err := json.Unmarshal([]byte(mustRun(t, with("image", "inspect", pushed, "-o", "json")...)), &inspected); err != nil {
+		t.Fatal(err)
+	}
+
+	if inspected.Config.Version != "1.1.0" || !strings.HasSuffix(pushed, inspected.Digest) {
+		t.Errorf("inspect -o json printed %+v", inspected)
+	}
+
+	pulled := filepath.Join(dir, "pulled")
+	mustRun(t, with("image", "pull", reference, pulled)...)
+
+	for _, image := range []string{pushed, layout, "oci:" + layout, pulled + ":1.1.0"} {
+		target := filepath.Join(dir, "usr")
+
+		// The second time there is nothing to do.
+		for range 2 {
+			mustRun(t, with("image", "write", image, target, "--role", "usr")...)
+		}
+
+		got, gotErr := os.ReadFile(target)
+		want, wantErr := os.ReadFile(filepath.Join(files, "usr"))
+
+		if err := errors.Join(gotErr, wantErr); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("writing from %s: other bytes, %v", image, err)
+		}
+	}
+}
+
+func TestImageDisk(t *testing.T) {
+	t.Parallel()
+
+	_, flags := testFiles(t)
+	dir := t.TempDir()
+	layout, file := filepath.Join(dir, "image"), filepath.Join(dir, "disk.raw")
+
+	mustRun(t, append([]string{"image", "build", layout, "--name", "labos", "--version", "1.0.0", "--arch", "amd64",
+		"--root-hash", testRootHash}, flags...)...)
+
+	var result disk.Result
+
+	out := mustRun(t, "image", "disk", layout, file, "--esp-size", "64Mi", "--disk-size", "128Mi", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &result); err != nil {
+		t.Fatal(err)
+	}
+
+	if info, err := os.Stat(file); err != nil || info.Size() != 128<<20 || result.Size != info.Size() {
+		t.Errorf("%v, %+v", err, result)
+	}
+
+	if text := mustRun(t, "image", "disk", layout, file, "--uuid-seed", "m1"); !strings.Contains(text, "labos_1.0.0") {
+		t.Errorf("disk printed\n%s", text)
+	}
+}
+
+func TestImageMistakes(t *testing.T) {
+	t.Parallel()
+
+	_, flags := testFiles(t)
+	dir := t.TempDir()
+	layout := filepath.Join(dir, "image")
+	large := filepath.Join(dir, "large")
+
+	mustRun(t, append([]string{"image", "build", layout, "--name", "labos", "--version", "1.0.0", "--arch", "amd64",
+		"--root-hash", testRootHash}, flags...)...)
+
+	if err := os.WriteFile(large, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, test := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"inspect", filepath.Join(dir, "none")}, "registry/repository:tag"},
+		{[]string{"inspect", "oci:" + filepath.Join(dir, "none")}, "not an OCI layout folder"},
+		{[]string{"inspect", layout + ":2.0.0"}, "2.0.0"},
+		{[]string{"inspect", layout, "-o", "yaml"}, "yaml"},
+		{[]string{"inspect", layout, "--arch", "arm64"}, "amd64"},
+		{[]string{"write", layout, filepath.Join(dir, "x")}, "role"},
+		{[]string{"write", layout, filepath.Join(dir, "x"), "--role", "root"}, "no such content"},
+		{[]string{"write", layout, large, "--role", "usr"}, "--offset"},
+		{[]string{"write", layout, large, "--role", "usr", "--offset", "-1"}, "--offset"},
+		{[]string{"disk", layout, filepath.Join(dir, "d"), "--slot-size", "big"}, "--slot-size"},
+		{[]string{"disk", layout, "/dev/null"}, "regular file"},
+		{[]string{"push", layout, "registry.example/os/labos@sha256:" + testRootHash}, "tag"},
+		{[]string{"push", filepath.Join(dir, "none"), "registry.example/os/labos:1"}, "not an OCI layout folder"},
+		{[]string{"build", filepath.Join(dir, "b"), "--name", "labos"}, "version"},
+		{[]string{"inspect", layout, "--ca-file", filepath.Join(dir, "none")}, ""},
+	} {
+		_, _, err := stayput(t, append([]string{"image"}, test.args...)...)
+
+		switch {
+		case test.says == "" && err != nil:
+			t.Errorf("%v: %v", test.args, err)
+		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
+			t.Errorf("%v: got %v, want an error that says %q", test.args, err, test.says)
+		}
+	}
+}
+
+// A layer that was changed in the folder ends in one error, and what is at the target cannot be taken for good.
+func TestImageWriteOfAChangedLayer(t *testing.T) {
+	t.Parallel()
+
+	_, flags := testFiles(t)
+	dir := t.TempDir()
+	layout := filepath.Join(dir, "image")
+
+	mustRun(t, append([]string{"image", "build", layout, "--name", "labos", "--version", "1.0.0", "--arch", "amd64",
+		"--root-hash", testRootHash}, flags...)...)
+
+	image, err := osimage.OpenLayout(t.Context(), layout, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	content, _ := image.Config().Content(osimage.RoleUSR)
+	blob := filepath.Join(layout, "blobs", "sha256", strings.TrimPrefix(content.Digest, "sha256:"))
+
+	if err := os.WriteFile(blob, make([]byte, content.Size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	_, _, err = stayput(t, "image", "write", layout, filepath.Join(dir, "usr"), "--role", "usr")
+	if !errors.Is(err, osimage.ErrWrongDigest) {
+		t.Errorf("got %v, want a wrong digest", err)
+	}
+}
+
+func TestEveryImageCommandHasHelp(t *testing.T) {
+	t.Parallel()
+
+	for _, command := range newImageCommand().Commands() {
+		if command.Short == "" || command.Example == "" {
+			t.Errorf("%s has no short text or no example", command.Name())
+		}
+	}
+}
+
+func TestPlainProgress(t *testing.T) {
+	t.Parallel()
+
+	var out bytes.Buffer
+
+	now := time.Unix(1000, 0)
+	shown := &plainProgress{
+		out: &out, now: func() time.Time { return now }, last: map[string]time.Time{}, done: map[string]bool{},
+	}
+
+	shown.show("usr", 0, 10<<20)
+
+	for i := range int64(10) {
+		now = now.Add(time.Second)
+		shown.show("usr", (i+1)<<20, 10<<20)
+	}
+
+	shown.show("usr", 10<<20, 10<<20)
+	shown.end()
+
+	want := ""
+	for _, done := range []int{0, 5, 10} {
+		want += fmt.Sprintf("usr: %.1f of 10.0 MiB (%d%%)\n", float64(done), done*10)
+	}
+
+	if out.String() != want {
+		t.Errorf("it printed\n%swant\n%s", out.String(), want)
+	}
+}
