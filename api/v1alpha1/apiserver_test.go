@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,34 +19,42 @@ import (
 	"github.com/stayput-dev/stayput/test/apiserver"
 )
 
-// api is a kube-apiserver with the CRDs of this repository.
-var api client.Client //nolint:gochecknoglobals // one server for all tests of the package
-
-func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
+// start starts a kube-apiserver with the CRDs of this repository, once. It is called by the tests, not before them:
+// the go command runs a cached test again when a file has changed that was opened by a test.
+var start = sync.OnceValues(func() (*apiserver.Server, error) { //nolint:gochecknoglobals // one server for the package
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 
-	server, err := apiserver.Start(ctx)
+	return apiserver.Start(ctx)
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+
+	server, err := start()
+	if err == nil {
+		err = server.Stop()
+	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
-		return 1
+		code = 1
 	}
 
-	api = server.Client
-	code := m.Run()
+	os.Exit(code)
+}
 
-	if err := server.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+// api is a client of the server.
+func api(t *testing.T) client.Client {
+	t.Helper()
 
-		return 1
+	server, err := start()
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	return code
+	return server.Client
 }
 
 const (
@@ -173,7 +182,7 @@ func TestBadObjectsAreRefusedWithOneMessage(t *testing.T) {
 
 			object := parse(t, tt.object)
 			set(t, object, tt.field, tt.value)
-			checkRefusal(t, api.Create(t.Context(), object, client.DryRunAll), tt)
+			checkRefusal(t, api(t).Create(t.Context(), object, client.DryRunAll), tt)
 		})
 	}
 }
@@ -232,7 +241,7 @@ func TestGoodObjectsAreAccepted(t *testing.T) {
 			object := parse(t, tt.object)
 			set(t, object, tt.field, tt.value)
 
-			if err := api.Create(t.Context(), object, client.DryRunAll); err != nil {
+			if err := api(t).Create(t.Context(), object, client.DryRunAll); err != nil {
 				t.Error(err)
 			}
 		})

@@ -32,13 +32,13 @@ func toApply(t *testing.T, object *v1alpha1.NodeUpdate) runtime.ApplyConfigurati
 func applySpec(t *testing.T, object *v1alpha1.NodeUpdate, manager string) error {
 	t.Helper()
 
-	return api.Apply(t.Context(), toApply(t, object), client.FieldOwner(manager))
+	return api(t).Apply(t.Context(), toApply(t, object), client.FieldOwner(manager))
 }
 
 func applyStatus(t *testing.T, object *v1alpha1.NodeUpdate, manager string) error {
 	t.Helper()
 
-	return api.Status().Apply(t.Context(), toApply(t, object), client.FieldOwner(manager))
+	return api(t).Status().Apply(t.Context(), toApply(t, object), client.FieldOwner(manager))
 }
 
 func named(name string) *v1alpha1.NodeUpdate {
@@ -84,7 +84,7 @@ func get(t *testing.T, name string) *v1alpha1.NodeUpdate {
 	t.Helper()
 
 	update := named(name)
-	if err := api.Get(t.Context(), client.ObjectKeyFromObject(update), update); err != nil {
+	if err := api(t).Get(t.Context(), client.ObjectKeyFromObject(update), update); err != nil {
 		t.Fatal(err)
 	}
 
@@ -213,12 +213,12 @@ func TestDefaultsAreWhatTheDocsSay(t *testing.T) {
 	written.SetName("written")
 
 	for _, object := range []client.Object{written, typed} {
-		if err := api.Create(t.Context(), object); err != nil {
+		if err := api(t).Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
 
 		pool := &v1alpha1.HostPool{}
-		if err := api.Get(t.Context(), client.ObjectKeyFromObject(object), pool); err != nil {
+		if err := api(t).Get(t.Context(), client.ObjectKeyFromObject(object), pool); err != nil {
 			t.Fatal(err)
 		}
 

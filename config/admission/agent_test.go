@@ -37,7 +37,7 @@ func populate(t *testing.T, node string) {
 		}},
 		pod, status,
 	} {
-		if err := server.Client.Create(t.Context(), object); err != nil {
+		if err := admin(t).Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,7 +46,7 @@ func populate(t *testing.T, node string) {
 		"attempt": "a1", "phase": "Staging",
 		"outOfBand": map[string]any{"attempt": "a1", "phase": "Resetting", "reason": "PowerActionSent", "resets": int64(2)},
 	}
-	if err := server.Client.Status().Update(t.Context(), status, client.FieldOwner(v1alpha1.FieldManagerOutOfBand)); err != nil {
+	if err := admin(t).Status().Update(t.Context(), status, client.FieldOwner(v1alpha1.FieldManagerOutOfBand)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -56,14 +56,14 @@ func bystanders(t *testing.T) {
 	t.Helper()
 
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerful", Namespace: "default"}}
-	if err := server.Client.Create(t.Context(), account); err != nil {
+	if err := admin(t).Create(t.Context(), account); err != nil {
 		t.Fatal(err)
 	}
 
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pending", Namespace: "default"}}
 	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
 
-	if err := server.Client.Create(t.Context(), pod); err != nil {
+	if err := admin(t).Create(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -80,7 +80,7 @@ func world(t *testing.T) string {
 		list.SetAPIVersion(version)
 		list.SetKind(name + "List")
 
-		if err := server.Client.List(t.Context(), list); err != nil {
+		if err := admin(t).List(t.Context(), list); err != nil {
 			t.Fatal(err)
 		}
 
@@ -97,15 +97,9 @@ func TestAnAgentCannotBreakOut(t *testing.T) { //nolint:paralleltest // it compa
 	populate(t, "other")
 	bystanders(t)
 
-	asShipped, err := agent("own")
-	if err != nil {
-		t.Fatal(err)
-	}
+	asShipped := agent(t, "own")
 
-	masters, err := agent("own", "system:masters")
-	if err != nil {
-		t.Fatal(err)
-	}
+	masters := agent(t, "own", "system:masters")
 
 	before := world(t)
 
@@ -140,10 +134,7 @@ func tryAll(t *testing.T, own *identity, attempts map[string]attempt) {
 func TestAnAgentCannotSetAConditionThroughTheNodeItself(t *testing.T) { //nolint:paralleltest // the world is compared elsewhere
 	populate(t, "conditions")
 
-	own, err := agent("conditions")
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := agent(t, "conditions")
 
 	body := `{"status":{"conditions":[{"type":"InPlaceUpdate","status":"True","reason":"ReadyForUpdate"}]}}`
 	if err := patchNode(t.Context(), own, "conditions", body); err != nil && !apierrors.IsForbidden(err) {
@@ -151,7 +142,7 @@ func TestAnAgentCannotSetAConditionThroughTheNodeItself(t *testing.T) { //nolint
 	}
 
 	node := &corev1.Node{}
-	if err := server.Client.Get(t.Context(), types.NamespacedName{Name: "conditions"}, node); err != nil {
+	if err := admin(t).Get(t.Context(), types.NamespacedName{Name: "conditions"}, node); err != nil {
 		t.Fatal(err)
 	}
 
@@ -166,12 +157,9 @@ func TestAnIdentityOfAnotherFormMayNothing(t *testing.T) { //nolint:paralleltest
 
 	for name, groups := range map[string][]string{"form": {agents}, "system:node:form": {agents}, "stayput:agent:form": nil, "stayput:agent:": {agents}} {
 		t.Run(name, func(t *testing.T) {
-			own, err := user(name, "form", groups...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			own := user(t, name, "form", groups...)
 
-			err = patchNode(t.Context(), own, "form", `{"metadata":{"labels":{"node.machine.sapcloud.io/update-result":"failed"}}}`)
+			err := patchNode(t.Context(), own, "form", `{"metadata":{"labels":{"node.machine.sapcloud.io/update-result":"failed"}}}`)
 			if !apierrors.IsForbidden(err) {
 				t.Errorf("got %v, want it forbidden", err)
 			}
@@ -182,10 +170,7 @@ func TestAnIdentityOfAnotherFormMayNothing(t *testing.T) { //nolint:paralleltest
 func TestAnAgentCanDoItsWork(t *testing.T) { //nolint:paralleltest // the world is compared elsewhere
 	populate(t, "worker")
 
-	own, err := agent("worker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := agent(t, "worker")
 
 	for _, dialect := range []protocol.Dialect{protocol.Shipped, protocol.GEP0031} {
 		for _, answer := range []func(*corev1.Node) *protocol.Patch{

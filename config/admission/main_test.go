@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/test/apiserver"
@@ -27,39 +27,55 @@ import (
 
 const agents = "stayput:agents"
 
-var server *apiserver.Server //nolint:gochecknoglobals // one server for all tests of the package
-
-func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
+// start starts a server with the policy, once. It is called by the tests, not before them: the go command runs a cached
+// test again when a file has changed that was opened by a test.
+var start = sync.OnceValues(func() (*apiserver.Server, error) { //nolint:gochecknoglobals // one server for the package
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 
-	var err error
-	if server, err = apiserver.Start(ctx); err != nil {
+	server, err := apiserver.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := install(ctx, server); err != nil {
+		return nil, errors.Join(err, server.Stop())
+	}
+
+	return server, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+
+	server, err := start()
+	if err == nil {
+		err = server.Stop()
+	}
+
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
-		return 1
+		code = 1
 	}
 
-	code := 1
-	if err = install(ctx); err == nil {
-		code = m.Run()
+	os.Exit(code)
+}
+
+// admin is a client with all rights.
+func admin(t *testing.T) client.Client {
+	t.Helper()
+
+	server, err := start()
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	if err = errors.Join(err, server.Stop()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-
-		return 1
-	}
-
-	return code
+	return server.Client
 }
 
 // install applies the files that an operator applies, and waits until the API server acts on them.
-func install(ctx context.Context) error {
+func install(ctx context.Context, server *apiserver.Server) error {
 	for _, name := range []string{
 		"rbac/agent_role.yaml", "rbac/agent_role_binding.yaml", "admission/agent_policy.yaml", "admission/agent_policy_binding.yaml",
 	} {
@@ -84,12 +100,12 @@ func install(ctx context.Context) error {
 		}
 	}
 
-	return waitForPolicy(ctx)
+	return waitForPolicy(ctx, server)
 }
 
 // waitForPolicy waits until the policy stops an agent that RBAC would let pass.
-func waitForPolicy(ctx context.Context) error {
-	probe, err := agent("probe", "system:masters")
+func waitForPolicy(ctx context.Context, server *apiserver.Server) error {
+	probe, err := connect(server, "stayput:agent:probe", "probe", agents, "system:masters")
 	if err != nil {
 		return err
 	}
@@ -112,17 +128,34 @@ func waitForPolicy(ctx context.Context) error {
 // identity is an agent with its clients.
 type identity struct {
 	node    string
-	config  *rest.Config
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
 }
 
 // agent is the agent of the node, in more groups than it should be when they are named.
-func agent(node string, more ...string) (*identity, error) {
-	return user("stayput:agent:"+node, node, append([]string{agents}, more...)...)
+func agent(t *testing.T, node string, more ...string) *identity {
+	t.Helper()
+
+	return user(t, "stayput:agent:"+node, node, append([]string{agents}, more...)...)
 }
 
-func user(name, node string, groups ...string) (*identity, error) {
+func user(t *testing.T, name, node string, groups ...string) *identity {
+	t.Helper()
+
+	server, err := start()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	who, err := connect(server, name, node, groups...)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return who
+}
+
+func connect(server *apiserver.Server, name, node string, groups ...string) (*identity, error) {
 	config, err := server.As(name, groups...)
 	if err != nil {
 		return nil, err
@@ -137,5 +170,5 @@ func user(name, node string, groups ...string) (*identity, error) {
 		return nil, fmt.Errorf("making clients for %s: %w", name, err)
 	}
 
-	return &identity{node: node, config: config, kube: kube, dynamic: dyn}, nil
+	return &identity{node: node, kube: kube, dynamic: dyn}, nil
 }
