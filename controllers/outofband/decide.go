@@ -1,0 +1,290 @@
+package outofband
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
+)
+
+// Verb says what a pass does next.
+type Verb string
+
+// The verbs.
+const (
+	// Rest: nothing of ours is to be done for this machine.
+	Rest Verb = "Rest"
+	// Wait: store Status and look again After.
+	Wait Verb = "Wait"
+	// Observe: read the power.
+	Observe Verb = "Observe"
+	// Record: store Status, which holds a new intent; then look at everything again.
+	Record Verb = "Record"
+	// Send: send the action of the intent that this pass has stored.
+	Send Verb = "Send"
+	// Withdraw: store Status, which no longer holds the intent: it was not sent. Look again After.
+	Withdraw Verb = "Withdraw"
+)
+
+// Decision is what a pass does next.
+type Decision struct {
+	Verb   Verb
+	Status *v1alpha1.OutOfBandStatus
+	// After is when to look again if nothing happens before.
+	After time.Duration
+	// Action is what to send.
+	Action bmc.Action
+}
+
+// Intervals between two looks at what may change without an event.
+const (
+	// pollPower is for a machine whose power is changing.
+	pollPower = 5 * time.Second
+	// pollHost is for a host that another is busy with.
+	pollHost = 30 * time.Second
+	// pollIdle is for a machine that waits for a person.
+	pollIdle = 5 * time.Minute
+	// settlePower is how long PoweringOn or PoweringOff is taken for what it says before the machine is reset.
+	settlePower = 2 * time.Minute
+	// intentLife is how long after it was stored an intent may be sent: a process that slept in between must not act
+	// on what it knew before.
+	intentLife = time.Minute
+	// retryAtOnce is for a pass that was overtaken by events.
+	retryAtOnce = time.Second
+)
+
+// Decide says what to do next. It has no effects.
+func Decide(w World, now time.Time) Decision {
+	switch {
+	case w.Recorded != "":
+		return w.confirm(now)
+	case w.Phase != v1alpha1.PhaseRebooting:
+		return w.afterOutage()
+	case w.Status == nil, w.ended():
+		return wait(w.status(v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine,
+			"the machine was told to reboot", now.Add(w.SilentAfter)), w.SilentAfter)
+	case w.back(now):
+		return w.alive(now)
+	case w.watching() && now.Before(w.deadline()):
+		return wait(w.Status, w.deadline().Sub(now))
+	default:
+		return w.silent(now)
+	}
+}
+
+// afterOutage ends our part when the agent has moved on.
+func (w World) afterOutage() Decision {
+	if w.Status == nil || w.ended() {
+		return Decision{Verb: Rest}
+	}
+	status := w.status(v1alpha1.OutOfBandRecovered, v1alpha1.OutOfBandMachineBack,
+		fmt.Sprintf("the machine is back, its agent says %s%s", w.Phase, w.resetsText()), time.Time{})
+
+	return wait(status, 0)
+}
+
+// alive waits for the agent of a machine that shows life while its agent has not moved on.
+func (w World) alive(now time.Time) Decision {
+	until := w.LastSign.Add(w.SilentAfter)
+	if w.Status.Phase == v1alpha1.OutOfBandWatching {
+		if w.deadline().After(until) {
+			until = w.deadline()
+		}
+
+		return wait(w.status(v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine,
+			"the machine was told to reboot", until), until.Sub(now))
+	}
+
+	return wait(w.status(v1alpha1.OutOfBandRecovered, v1alpha1.OutOfBandMachineBack,
+		"the machine shows life, its agent has not moved on"+w.resetsText(), until), until.Sub(now))
+}
+
+// silent decides about a machine whose deadline has passed, or that is being reset.
+func (w World) silent(now time.Time) Decision {
+	last := w.lastAction()
+	if last != nil && w.Status.Reason == v1alpha1.OutOfBandWaitingAfterReset && now.Before(w.deadline()) {
+		return wait(w.Status, w.deadline().Sub(now))
+	}
+	if stop := w.obstacle(); stop != nil {
+		return *stop
+	}
+	if w.Seen == nil {
+		// Our own writes make events too: they must not make us read again at once.
+		interval := pollPower
+		if w.waitsForHuman() {
+			interval = pollIdle
+		}
+		if age := w.readAge(now); age < interval {
+			return wait(w.Status, interval-age)
+		}
+
+		return Decision{Verb: Observe}
+	}
+	if last != nil {
+		return w.continueReset(*last, now)
+	}
+
+	return w.beginReset(now)
+}
+
+// obstacle is a reason not to reach for the BMC.
+func (w World) obstacle() *Decision {
+	phase := v1alpha1.OutOfBandSilent
+	if w.lastAction() != nil {
+		phase = v1alpha1.OutOfBandResetting
+	}
+	decision := Decision{}
+	switch {
+	case w.Host.NotFound != "":
+		decision = wait(w.status(phase, v1alpha1.OutOfBandHostNotFound,
+			"the machine is silent and cannot be reset: "+w.Host.NotFound, w.deadline()), pollHost)
+	case w.Settings.Disabled && (w.Seen != nil || w.Problem != nil):
+		decision = wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDisabled,
+			fmt.Sprintf("the machine is silent%s, and spec.outOfBand.disabled forbids power actions; "+
+				"look at its console and reset it, or allow power actions in the HostPool", w.powerText()),
+			time.Time{}), pollIdle)
+	case w.Settings.Disabled:
+		return nil
+	case w.Host.Busy != "":
+		decision = wait(w.status(phase, v1alpha1.OutOfBandHostBusy,
+			"the machine is silent and is reset as soon as the host is free: "+w.Host.Busy, w.deadline()), pollHost)
+	case w.Problem != nil:
+		decision = wait(w.status(phase, w.Problem.Reason,
+			"the machine is silent; this is tried again: "+w.Problem.Text, w.deadline()), pollHost)
+	default:
+		return nil
+	}
+
+	return &decision
+}
+
+// beginReset starts a new reset when there is one left.
+func (w World) beginReset(now time.Time) Decision {
+	if w.Status.Resets >= w.Settings.MaxResets {
+		return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp, fmt.Sprintf(
+			"the machine is silent%s after %d of %d resets; look at its console, then repair or reset it by hand, "+
+				"or raise spec.outOfBand.maxResets", w.powerText(), w.Status.Resets, w.Settings.MaxResets), time.Time{}), pollIdle)
+	}
+	if w.Seen.Power == bmc.PowerTransition && now.Before(w.deadline().Add(settlePower)) {
+		return wait(w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandDeadlinePassed,
+			"the machine is silent and its power is changing", w.deadline()), pollPower)
+	}
+	step := bmc.FirstStep(*w.Seen)
+	if step.Verb != bmc.Send {
+		return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDeadlinePassed,
+			"the machine is silent and cannot be reset: "+step.Why+"; look at its console and reset it by hand",
+			time.Time{}), pollIdle)
+	}
+
+	return w.record(step, w.Status.Resets+1, now)
+}
+
+// continueReset goes on with a reset whose last action was sent, or may have been.
+func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
+	step := bmc.NextStep(*w.Seen, last, bmc.Limits{}, now)
+	switch {
+	case step.Verb == bmc.Send:
+		return w.record(step, w.Status.Resets, now)
+	case step.Verb == bmc.Wait && now.Before(w.deadline()):
+		return wait(w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
+			fmt.Sprintf("%s: %s", w.resetOf(), step.Why), w.deadline()), pollPower)
+	case now.Before(w.deadline()):
+		return wait(w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset,
+			fmt.Sprintf("%s: %s; waiting for a sign of life", w.resetOf(), step.Why), w.deadline()),
+			w.deadline().Sub(now))
+	default:
+		return w.beginReset(now)
+	}
+}
+
+// record stores a step as an intent. A step that goes on with a reset keeps its number.
+func (w World) record(step bmc.Step, reset int32, now time.Time) Decision {
+	status := w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandDeadlinePassed, fmt.Sprintf(
+		"reset %d of %d: sending %s, since %s", reset, w.Settings.MaxResets, step.Action, step.Why),
+		now.Add(w.Settings.SilentAfterReset))
+	status.Resets = reset
+	status.Intent = &v1alpha1.PowerIntent{
+		ID:            fmt.Sprintf("%s-%d-%s", w.Attempt, reset, step.Action),
+		Action:        string(step.Action),
+		DecidedAt:     metav1.NewMicroTime(now),
+		ObservedPower: v1alpha1.PowerState(w.Seen.Power),
+	}
+
+	return Decision{Verb: Record, Status: status}
+}
+
+// confirm looks at what was seen after the intent was stored, and sends only if it still holds.
+func (w World) confirm(now time.Time) Decision {
+	if w.Status == nil || w.Status.Intent == nil || w.Status.Intent.ID != w.Recorded || w.Status.Intent.SentAt != nil {
+		// Somebody else has written the status: whatever it says is decided in a new pass.
+		return Decision{Verb: Wait, Status: w.Status, After: retryAtOnce}
+	}
+	intent := w.Status.Intent
+	if w.Seen == nil && w.Problem == nil && w.stillWanted() {
+		return Decision{Verb: Observe}
+	}
+	decided := intent.DecidedAt.Time
+	switch {
+	case w.Problem != nil, !w.stillWanted(),
+		!w.Seen.At.After(decided),
+		now.Sub(decided) > intentLife,
+		string(w.Seen.Power) != string(intent.ObservedPower),
+		!slices.Contains(w.Seen.Offered, bmc.Action(intent.Action)):
+		return w.withdraw()
+	default:
+		return Decision{Verb: Send, Status: w.Status, Action: bmc.Action(intent.Action)}
+	}
+}
+
+// stillWanted tells whether nothing but the BMC could keep a stored intent from being sent.
+func (w World) stillWanted() bool {
+	return w.Phase == v1alpha1.PhaseRebooting && !w.LastSign.After(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before) &&
+		!w.Settings.Disabled && w.Host.NotFound == "" && w.Host.Busy == ""
+}
+
+// signSince tells whether a sign of life came that the status from before the intent did not know.
+func (w World) signSince(before *v1alpha1.OutOfBandStatus) bool {
+	earlier := w
+	earlier.Status = before
+
+	return before == nil || earlier.back(w.Status.Intent.DecidedAt.Time)
+}
+
+// withdraw takes an intent back that was certainly not sent.
+func (w World) withdraw() Decision {
+	earlier := w
+	earlier.Status, earlier.Recorded, earlier.Before = w.Before, "", nil
+	if stop := earlier.obstacle(); stop != nil {
+		return Decision{Verb: Withdraw, Status: stop.Status, After: stop.After}
+	}
+	status := w.Before.DeepCopy()
+	earlier.putPower(status)
+
+	return Decision{Verb: Withdraw, Status: status, After: retryAtOnce}
+}
+
+// AfterSend is the status after Send. err is what Machine.Do gave. withdrawn tells that the BMC has not acted.
+func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandStatus, withdrawn bool) {
+	switch {
+	case err == nil:
+		sent := metav1.NewMicroTime(now)
+		status = w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
+			fmt.Sprintf("%s: %s was accepted by the BMC", w.resetOf(), w.Status.Intent.Action),
+			now.Add(w.Settings.SilentAfterReset))
+		status.Intent.SentAt = &sent
+
+		return status, false
+	case bmc.KindOf(err) == bmc.Unknown:
+		return w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
+			fmt.Sprintf("%s: %s may have been accepted: %v", w.resetOf(), w.Status.Intent.Action, err),
+			w.deadline()), false
+	default:
+		w.Problem = problemOf(err)
+
+		return w.withdraw().Status, true
+	}
+}

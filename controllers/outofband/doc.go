@@ -1,0 +1,20 @@
+// Package outofband is the BMC rung of the fallback ladder: a machine that was told to reboot and stays silent is
+// looked at, and then reset, through its BMC. Each reset costs one try of the boot counter, so the boot loader's own
+// fallback finishes the job.
+//
+// It watches NodeUpdates whose agent says Rebooting. Signs of life are the agent's phase moving on, its heartbeat, and
+// the kubelet's status with another boot ID. The wait is measured by this controller's clock from when it first saw
+// the phase, so that a node's wrong clock never shortens it; the deadline is stored.
+//
+// One reset is: store the intent (NodeUpdate status.outOfBand, compare-and-swap on the resource version), look again
+// at the node, the host and the power, send, store that it was sent. An intent that is found without a time of sending
+// may have been sent: it counts as a reset and gets its full wait. So a crash between any two steps costs at most some
+// minutes, and never a second action. An intent that was certainly not sent is taken back and not counted.
+//
+// It refuses to act on a host that another is busy with (see hostBusy), on one that is not of the NodeUpdate's pool, on
+// a machine whose BMC tells another UUID than the Node, and more often than spec.outOfBand.maxResets. It never writes
+// a BareMetalHost. ForceRestart is preferred: Ironic, which reads the power every two minutes, sees no change; after
+// ForceOff it may send On too, which is harmless.
+//
+// Decide holds every decision and touches nothing; pass carries it out.
+package outofband

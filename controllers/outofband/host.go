@@ -1,0 +1,94 @@
+package outofband
+
+import (
+	"fmt"
+	"strings"
+
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
+)
+
+// ownRebootAnnotation is the only reboot annotation that is ours.
+const ownRebootAnnotation = metal3.RebootAnnotationPrefix + "/stayput"
+
+// Keys of the credentials Secret (baremetal-operator's API).
+const (
+	secretUsername = "username"
+	secretPassword = "password"
+)
+
+// viewHost says what a host allows. The NodeUpdate, which names the host, is in the Nodes' cluster, whose
+// administrators need not be those of the hosts: only a host that the pool itself selects is acted on.
+func viewHost(pool *v1alpha1.HostPool, host *metal3.BareMetalHost) HostView {
+	view := HostView{KeepPowered: host.Spec.DisablePowerOff}
+	selector, err := metav1.LabelSelectorAsSelector(&pool.Spec.HostSelector)
+	switch {
+	case err != nil:
+		view.NotFound = fmt.Sprintf("spec.hostSelector of HostPool %s/%s is invalid: %v", pool.Namespace, pool.Name, err)
+	case !selector.Matches(labels.Set(host.Labels)):
+		view.NotFound = fmt.Sprintf("BareMetalHost %s/%s is not selected by HostPool %s; restore its labels",
+			host.Namespace, host.Name, pool.Name)
+	case host.Spec.BMC.Address == "":
+		view.NotFound = fmt.Sprintf("BareMetalHost %s/%s has no spec.bmc.address; set it", host.Namespace, host.Name)
+	default:
+		view.Busy = hostBusy(host)
+	}
+
+	return view
+}
+
+// hostBusy says who else may be acting on a host, in words; empty: nobody. Ironic or another controller that works on
+// a machine must not have it reset under its hands.
+func hostBusy(host *metal3.BareMetalHost) string {
+	name := fmt.Sprintf("BareMetalHost %s/%s ", host.Namespace, host.Name)
+	state := host.Status.Provisioning.State
+	switch {
+	case host.DeletionTimestamp != nil:
+		return name + "is being deleted"
+	case state != metal3.StateProvisioned && state != metal3.StateExternallyProvisioned:
+		return fmt.Sprintf("%sis in state %q; it must be provisioned or externally provisioned", name, state)
+	case has(host, metal3.PausedAnnotation):
+		return name + "is paused; remove annotation " + metal3.PausedAnnotation
+	case has(host, metal3.DetachedAnnotation):
+		return name + "is detached; remove annotation " + metal3.DetachedAnnotation
+	case !host.Spec.Online:
+		return name + "has spec.online false, which keeps it off; set it to true"
+	}
+	switch host.Status.OperationalStatus {
+	case metal3.OperationalStatusOK, "":
+	case metal3.OperationalStatusServicing:
+		return name + "is being serviced (firmware)"
+	case metal3.OperationalStatusError:
+		return fmt.Sprintf("%shas error %q: %s", name, host.Status.ErrorType, host.Status.ErrorMessage)
+	default:
+		return fmt.Sprintf("%shas operational status %q", name, host.Status.OperationalStatus)
+	}
+	for annotation := range host.Annotations {
+		reboot := annotation == metal3.RebootAnnotationPrefix ||
+			strings.HasPrefix(annotation, metal3.RebootAnnotationPrefix+"/")
+		if reboot && annotation != ownRebootAnnotation {
+			return name + "is rebooted by another (annotation " + annotation + ")"
+		}
+	}
+
+	return ""
+}
+
+func has(host *metal3.BareMetalHost, annotation string) bool {
+	_, ok := host.Annotations[annotation]
+
+	return ok
+}
+
+// credentials reads the Secret as baremetal-operator does: white space around both values does not count.
+func credentials(secret *corev1.Secret) bmc.Credentials {
+	return bmc.Credentials{
+		Username: strings.TrimSpace(string(secret.Data[secretUsername])),
+		Password: strings.TrimSpace(string(secret.Data[secretPassword])),
+	}
+}

@@ -1,0 +1,312 @@
+package outofband
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
+)
+
+// runFor makes passes as a controller would, until the machine has been watched for so long.
+func (s *simulation) runFor(t *testing.T, d time.Duration) {
+	t.Helper()
+	for end := s.clock.Now().Add(d); s.clock.Now().Before(end); {
+		after, _, err := s.run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after == 0 {
+			after = time.Minute
+		}
+		s.advance(min(after, end.Sub(s.clock.Now())))
+	}
+	if err := s.check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *simulation) actions() string {
+	var all []string
+	for _, each := range s.sent {
+		all = append(all, string(each.action))
+	}
+
+	return strings.Join(all, " ")
+}
+
+func TestSilentMachine(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		change func(*simulation)
+		d      time.Duration
+		want   string
+		phase  v1alpha1.OutOfBandPhase
+		reason v1alpha1.OutOfBandReason
+	}{
+		"not yet silent":  {func(*simulation) {}, 14 * time.Minute, "", v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine},
+		"one reset":       {func(*simulation) {}, 20 * time.Minute, "ForceRestart", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset},
+		"resets used up":  {func(*simulation) {}, 3 * time.Hour, "ForceRestart ForceRestart ForceRestart", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp},
+		"it is off":       {func(s *simulation) { s.power = bmc.PowerOff }, 20 * time.Minute, "On", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset},
+		"no ForceRestart": {func(s *simulation) { s.offered = s.offered[:2] }, 20 * time.Minute, "ForceOff On", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset},
+		"no ForceRestart, used up": {
+			func(s *simulation) { s.offered, s.world.Settings.MaxResets = s.offered[:2], 1 },
+			time.Hour, "ForceOff On", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp,
+		},
+		"keep powered, no ForceRestart": {
+			func(s *simulation) { s.offered, s.world.Host.KeepPowered = s.offered[:2], true },
+			time.Hour, "", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDeadlinePassed,
+		},
+		"no resets allowed": {
+			func(s *simulation) { s.world.Settings.MaxResets = 0 },
+			time.Hour, "", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp,
+		},
+		"disabled": {
+			func(s *simulation) { s.world.Settings.Disabled = true },
+			time.Hour, "", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDisabled,
+		},
+		"busy": {
+			func(s *simulation) { s.world.Host.Busy = "it is being serviced" },
+			time.Hour, "", v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandHostBusy,
+		},
+		"no host": {
+			func(s *simulation) { s.world.Host.NotFound = "there is no host" },
+			time.Hour, "", v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandHostNotFound,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSimulation()
+			c.change(s)
+			s.runFor(t, c.d)
+			if s.actions() != c.want {
+				t.Errorf("sent %q, want %q", s.actions(), c.want)
+			}
+			if s.status.Phase != c.phase || s.status.Reason != c.reason || s.status.Message == "" {
+				t.Errorf("got %s %s %q, want %s %s", s.status.Phase, s.status.Reason, s.status.Message, c.phase, c.reason)
+			}
+		})
+	}
+}
+
+func TestMachineComesBack(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.runFor(t, 20*time.Minute)
+	s.world.Phase = v1alpha1.PhaseProving
+	s.runFor(t, 3*time.Hour)
+	if s.actions() != "ForceRestart" || s.status.Phase != v1alpha1.OutOfBandRecovered ||
+		!strings.Contains(s.status.Message, "after 1 resets") {
+		t.Errorf("sent %q, status %+v", s.actions(), s.status)
+	}
+	// The same attempt reboots again: the whole wait starts anew.
+	s.world.Phase = v1alpha1.PhaseRebooting
+	s.firstSaw = s.clock.Now()
+	s.runFor(t, 14*time.Minute)
+	if s.actions() != "ForceRestart" {
+		t.Errorf("sent %q before the machine was silent for long", s.actions())
+	}
+	s.runFor(t, 2*time.Minute)
+	if s.actions() != "ForceRestart ForceRestart" {
+		t.Errorf("sent %q, want a second reset", s.actions())
+	}
+}
+
+func TestKubeletShowsLifeThenDies(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.runFor(t, 20*time.Minute)
+	s.world.LastSign = s.clock.Now()
+	s.runFor(t, 14*time.Minute)
+	if s.actions() != "ForceRestart" || s.status.Phase != v1alpha1.OutOfBandRecovered {
+		t.Errorf("sent %q, status %+v", s.actions(), s.status)
+	}
+	s.runFor(t, 2*time.Minute)
+	if s.actions() != "ForceRestart ForceRestart" {
+		t.Errorf("sent %q, want a second reset", s.actions())
+	}
+}
+
+func TestBMCErrors(t *testing.T) {
+	t.Parallel()
+	cases := map[bmc.Kind]v1alpha1.OutOfBandReason{
+		bmc.Auth: v1alpha1.OutOfBandBMCCredentials, bmc.Transient: v1alpha1.OutOfBandBMCUnreachable,
+		bmc.Busy: v1alpha1.OutOfBandBMCUnreachable, bmc.Untrusted: v1alpha1.OutOfBandBMCUnreachable,
+		bmc.Mismatch: v1alpha1.OutOfBandHostNotFound, bmc.Ambiguous: v1alpha1.OutOfBandHostNotFound,
+	}
+	for kind, reason := range cases {
+		for _, where := range []string{"observe", "send"} {
+			s := newSimulation()
+			s.runFor(t, testSilentAfter)
+			failure := &bmc.Error{Kind: kind, Op: "testing", Detail: "it fails"}
+			if where == "send" {
+				s.sendErr = failure
+			} else {
+				s.observeErr = failure
+			}
+			s.advance(2 * time.Second)
+			if _, _, err := s.run(); err != nil {
+				t.Fatal(err)
+			}
+			if s.status.Reason != reason || s.status.Resets != 0 || len(s.sent) != 0 || s.status.Intent != nil {
+				t.Errorf("%s at %s: got %+v, want reason %s and no reset counted", kind, where, s.status, reason)
+			}
+			s.runFor(t, 5*time.Minute)
+			if s.actions() != "ForceRestart" || s.status.Resets != 1 {
+				t.Errorf("%s at %s: then sent %q, %d resets", kind, where, s.actions(), s.status.Resets)
+			}
+		}
+	}
+}
+
+func TestAnswerLost(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.sendErr = &bmc.Error{Kind: bmc.Unknown, Op: "testing", Detail: "the answer was lost"}
+	s.runFor(t, 24*time.Minute)
+	if s.actions() != "ForceRestart" || s.status.Resets != 1 || s.status.Intent.SentAt != nil {
+		t.Errorf("sent %q, status %+v", s.actions(), s.status)
+	}
+	s.runFor(t, 5*time.Minute)
+	if s.actions() != "ForceRestart ForceRestart" {
+		t.Errorf("sent %q, want a second reset after the wait", s.actions())
+	}
+}
+
+// A process is killed before and after each of its effects, in every pass of a whole rescue.
+func TestKilledAtEachStep(t *testing.T) {
+	t.Parallel()
+	for _, offered := range [][]bmc.Action{
+		{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart}, {bmc.ActionOn, bmc.ActionForceOff},
+	} {
+		for kill := 1; ; kill++ {
+			s := newSimulation()
+			s.offered = offered
+			step := 0
+			strike := func(int, string) {
+				if step++; step == kill {
+					panic(crash{})
+				}
+			}
+			s.before, s.after = strike, strike
+			killed := false
+			for end := s.clock.Now().Add(3 * time.Hour); s.clock.Now().Before(end); {
+				after, now, err := s.run()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if killed = killed || now; now || after == 0 {
+					// The next process starts at once.
+					after = time.Second
+				}
+				s.advance(after)
+			}
+			if err := s.check(); err != nil {
+				t.Fatalf("killed at step %d: %v; sent %+v", kill, err, s.sent)
+			}
+			if s.status.Reason != v1alpha1.OutOfBandResetsUsedUp || len(s.sent) == 0 {
+				t.Fatalf("killed at step %d: the rescue did not end: %+v", kill, s.status)
+			}
+			if !killed {
+				break
+			}
+		}
+	}
+}
+
+// Whatever happens in whatever order: kills, errors, lost answers, other writers, a second controller in the middle
+// of the first, hosts that become busy, machines that come back.
+func TestAnySchedule(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSimulation()
+		if rapid.Bool().Draw(t, "no restart") {
+			s.offered = s.offered[:2]
+		}
+		if rapid.Bool().Draw(t, "off") {
+			s.power = bmc.PowerOff
+		}
+		steps := rapid.IntRange(1, 60).Draw(t, "steps")
+		for range steps {
+			perturb(t, s)
+			strikeAt := rapid.IntRange(0, 12).Draw(t, "at")
+			strike := strikeOf(t, s, strikeAt)
+			if rapid.Bool().Draw(t, "after the effect") {
+				s.before, s.after = nil, strike
+			} else {
+				s.before, s.after = strike, nil
+			}
+			after, _, _ := s.run()
+			s.before, s.after = nil, nil
+			if rapid.Bool().Draw(t, "on time") {
+				s.advance(after)
+			} else {
+				s.advance(time.Duration(rapid.IntRange(0, 1200).Draw(t, "seconds")) * time.Second)
+			}
+			if err := s.check(); err != nil {
+				t.Fatalf("%v; sent %+v", err, s.sent)
+			}
+		}
+	})
+}
+
+// perturb changes the world between two passes.
+func perturb(t *rapid.T, s *simulation) {
+	s.world.Host.Busy = rapid.SampledFrom([]string{"", "", "", "busy"}).Draw(t, "busy")
+	s.world.Settings.Disabled = rapid.IntRange(0, 9).Draw(t, "disabled") == 0
+	kinds := []bmc.Kind{"", "", bmc.Transient, bmc.Auth, bmc.Conflict, bmc.Unknown}
+	if kind := rapid.SampledFrom(kinds).Draw(t, "observe error"); kind != "" && kind != bmc.Unknown {
+		s.observeErr = &bmc.Error{Kind: kind, Op: "testing", Detail: "it fails"}
+	}
+	if kind := rapid.SampledFrom(kinds).Draw(t, "send error"); kind != "" {
+		s.sendErr = &bmc.Error{Kind: kind, Op: "testing", Detail: "it fails"}
+	}
+	if rapid.IntRange(0, 9).Draw(t, "writer") == 0 {
+		s.version++
+	}
+	if rapid.IntRange(0, 19).Draw(t, "sign") == 0 {
+		s.world.LastSign = s.clock.Now()
+	}
+}
+
+// strikeOf is what happens at one effect of a pass.
+func strikeOf(t *rapid.T, s *simulation, at int) func(int, string) {
+	what := rapid.SampledFrom([]string{"nothing", "kill", "write", "second", "back"}).Draw(t, "what")
+
+	return func(number int, name string) {
+		if number != at {
+			return
+		}
+		before, after, effects := s.before, s.after, s.effects
+		s.before, s.after = nil, nil
+		switch what {
+		case "kill":
+			panic(crash{})
+		case "write":
+			s.version++
+		case "second":
+			_, _, _ = s.run()
+		case "back":
+			// What happens between the last look and the action cannot be known.
+			if name != "send" && name != "observe" {
+				s.world.LastSign = s.clock.Now()
+			}
+		}
+		s.before, s.after, s.effects = before, after, effects
+	}
+}
+
+func TestMessagesFit(t *testing.T) {
+	t.Parallel()
+	w := newSimulation().world
+	w.Status = &v1alpha1.OutOfBandStatus{}
+	got := w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandHostBusy, strings.Repeat("ü", 5000), time.Time{}).Message
+	if len(got) > 2048 || strings.Contains(got, "\uFFFD") {
+		t.Error(fmt.Sprintf("the message has %d bytes", len(got)))
+	}
+}

@@ -1,0 +1,181 @@
+package outofband
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
+	"github.com/stayput-dev/stayput/controllers/clusters"
+)
+
+// Request names a machine: a Node, and the cluster that it is in.
+type Request struct {
+	Cluster clusters.Key
+	Node    string
+}
+
+// Options of the controller. The zero value is for production.
+type Options struct {
+	// BMCCA is PEM certificates to verify BMCs with, in place of the system's. A host may switch verification off.
+	BMCCA []byte
+	// Concurrency is how many machines are looked after at a time. Default 8: a BMC that hangs holds one up.
+	Concurrency int
+	// Registerer takes the metrics. Default: controller-runtime's.
+	Registerer prometheus.Registerer
+	// Clock and Open are for tests. Default: the real clock, bmc.Open.
+	Clock clock.PassiveClock
+	Open  func(context.Context, bmc.Options) (bmc.Machine, error)
+}
+
+const (
+	controllerName     = "outofband"
+	defaultConcurrency = 8
+	pollCluster        = time.Minute
+	// passTimeout bounds one pass with all its requests; the longest is two observations and one action at a slow BMC.
+	passTimeout = 10 * time.Minute
+)
+
+func (o Options) withDefaults() Options {
+	if o.Concurrency <= 0 {
+		o.Concurrency = defaultConcurrency
+	}
+	if o.Registerer == nil {
+		o.Registerer = ctrlmetrics.Registry
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Open == nil {
+		o.Open = bmc.Open
+	}
+
+	return o
+}
+
+// Reconciler looks after the machines that were told to reboot.
+type Reconciler struct {
+	options  Options
+	registry *clusters.Registry
+	// home reads HostPools, BareMetalHosts and Secrets, live.
+	home     client.Reader
+	events   events.EventRecorder
+	clock    clock.PassiveClock
+	metrics  *metrics
+	locks    *bmc.Locks
+	backoffs backoffs
+}
+
+// SetupWithManager adds the controller. It must run under leader election: one process at a time talks to a BMC.
+func SetupWithManager(mgr ctrl.Manager, registry *clusters.Registry, options Options) error {
+	reconciler, err := newReconciler(mgr, registry, options)
+	if err != nil {
+		return err
+	}
+	err = builder.TypedControllerManagedBy[Request](mgr).
+		Named(controllerName).
+		WithOptions(controller.TypedOptions[Request]{MaxConcurrentReconciles: reconciler.options.Concurrency}).
+		WatchesRawSource(clusters.Subscribe(registry, requestsFor)).
+		Complete(reconciler)
+	if err != nil {
+		return fmt.Errorf("setting up the controller %s: %w", controllerName, err)
+	}
+
+	return nil
+}
+
+func newReconciler(mgr ctrl.Manager, registry *clusters.Registry, options Options) (*Reconciler, error) {
+	options = options.withDefaults()
+	measured, err := newMetrics(options.Registerer)
+	if err != nil {
+		return nil, err
+	}
+
+	return &Reconciler{
+		options: options, registry: registry, home: mgr.GetAPIReader(),
+		events: mgr.GetEventRecorder("stayput-" + controllerName),
+		clock:  options.Clock, metrics: measured, locks: &bmc.Locks{},
+	}, nil
+}
+
+// requestsFor: Node and NodeUpdate have the same name.
+func requestsFor(_ context.Context, key clusters.Key, object client.Object) []Request {
+	if object == nil {
+		return nil
+	}
+
+	return []Request{{Cluster: key, Node: object.GetName()}}
+}
+
+// Reconcile implements reconcile.TypedReconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, request Request) (reconcile.Result, error) {
+	cluster, err := r.registry.Get(ctx, request.Cluster)
+	switch clusters.KindOf(err) {
+	case clusters.Connecting, clusters.Unreachable:
+		// The pool says so in its condition. Machines of a cluster that does not answer cannot be told from silent
+		// ones, so nothing is done to them.
+		return reconcile.Result{RequeueAfter: pollCluster}, nil
+	case clusters.KubeconfigInvalid:
+		// A corrected one makes a new connection, which tells of all its NodeUpdates.
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("finding the cluster of Node %s: %w", request.Node, err)
+	}
+	wanted, err := r.wanted(ctx, cluster.Client(), request)
+	if err != nil || !wanted {
+		return reconcile.Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	s := &session{Reconciler: r, request: request, reader: cluster.Live(), writer: cluster.Client()}
+	after, err := pass(ctx, s, r.clock)
+	if closeErr := s.close(ctx); closeErr != nil {
+		ctrl.LoggerFrom(ctx).V(1).Info("the session with the BMC was not closed", "error", closeErr.Error())
+	}
+	switch {
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: retryAtOnce}, nil
+	case err != nil:
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if s.bmcErr == nil {
+		if s.machine != nil {
+			r.backoffs.clear(request)
+		}
+
+		return reconcile.Result{RequeueAfter: after}, nil
+	}
+	left, _ := r.backoffs.active(request, r.clock.Now())
+
+	return reconcile.Result{RequeueAfter: max(left, retryAtOnce)}, nil
+}
+
+// wanted looks into the cache whether there is anything to do, so that the many events of machines that are not being
+// rebooted cost nothing.
+func (r *Reconciler) wanted(ctx context.Context, cached client.Reader, request Request) (bool, error) {
+	var update v1alpha1.NodeUpdate
+	err := cached.Get(ctx, client.ObjectKey{Name: request.Node}, &update)
+	if err == nil && Decide(newWorld(&update, nil), r.clock.Now()).Verb != Rest {
+		return true, nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading NodeUpdate %s: %w", request.Node, err)
+	}
+	r.metrics.observe(request, nil)
+	r.backoffs.clear(request)
+
+	return false, nil
+}
