@@ -18,7 +18,7 @@ const (
 	gateGrace   = 10 * time.Minute
 	commitGrace = 5 * time.Minute
 	// outOfBandGrace is how long a fallback waits for the API server, to learn whether the BMC rung took part in it.
-	outOfBandGrace = time.Minute
+	outOfBandGrace = 2 * time.Minute
 	// maxPassedBy is how often a boot loader that did not try the new slot is given another chance.
 	maxPassedBy = 1
 )

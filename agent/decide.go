@@ -87,7 +87,7 @@ func endedPhase(w world) v1alpha1.Phase {
 	attempt := w.attempt()
 
 	switch {
-	case attempt.Settled() && w.superseded():
+	case attempt.Settled() && w.superseded() && !mustReport(w):
 		return v1alpha1.PhaseIdle
 	case attempt.End.Phase == v1alpha1.PhaseSucceeded && !attempt.Settled():
 		return v1alpha1.PhaseReporting
@@ -314,7 +314,9 @@ func rebootFailed(w world) step {
 	return ends(w.now, v1alpha1.PhaseRefused, v1alpha1.ReasonRebootFailed, "", message)
 }
 
-// ended cleans up, answers, and then waits for another attempt.
+// ended cleans up, puts the attempt into the history, answers, and then waits for another attempt. The history reaches
+// the cluster before the answer does: whoever sees the answer finds the reason, and an agent that loses its journal
+// right after the answer finds that the attempt has ended.
 func ended(w world) step {
 	attempt, end := w.attempt(), w.attempt().End
 
@@ -324,6 +326,8 @@ func ended(w world) step {
 	}
 
 	switch {
+	case mustReopen(w):
+		return do(reopen, v1alpha1.PhaseProving, v1alpha1.ReasonWaitingForHealth)
 	case mustDisarm(w):
 		return do(disarm, phase, reason)
 	case end.Phase == v1alpha1.PhaseSucceeded && mustReport(w) && w.slotsErr != nil:
@@ -334,12 +338,12 @@ func ended(w world) step {
 				"ask for a new attempt", attempt.Version, w.slots.Running.Name, w.slots.Running.Version))
 	case end.Reason == v1alpha1.ReasonCommitted && !attempt.PodsDeleted && !answered(w):
 		return do(deletePods, phase, reason)
+	case !attempt.Settled():
+		return do(settle, phase, reason).withEnd(end)
 	case mustReport(w) && w.node == nil:
 		return waitFor(phase, reason, "the result cannot be reported: waiting for the API server").withEnd(end)
 	case mustReport(w):
 		return do(report, phase, reason).withEnd(end)
-	case !attempt.Settled():
-		return do(settle, phase, reason).withEnd(end)
 	default:
 		return waitFor(end.Phase, end.Reason, end.Message)
 	}
@@ -352,6 +356,16 @@ func (s step) withEnd(end *journal.End) step {
 	}
 
 	return s
+}
+
+// mustReopen tells whether the new slot runs although the attempt had ended without it: the machine went down after the
+// decision and before the slot was disarmed.
+func mustReopen(w world) bool {
+	end := w.attempt().End
+
+	return (end.Phase == v1alpha1.PhaseRefused || end.Phase == v1alpha1.PhaseRolledBack) &&
+		!w.attempt().Settled() && w.attempt().RebootedAt != nil && w.attempt().RebootBoot != w.bootID &&
+		w.slotsErr == nil && w.wantedRuns()
 }
 
 // mustDisarm tells whether a boot entry of an attempt that failed is still to be taken away. What runs is left alone:

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/stayput-dev/stayput/agent/health"
 	"github.com/stayput-dev/stayput/agent/journal"
@@ -30,6 +31,7 @@ func effects() map[action]effect {
 		giveUp:     (*Engine).giveUp,
 		noteBack:   (*Engine).noteBack,
 		conclude:   (*Engine).conclude,
+		reopen:     (*Engine).reopen,
 		disarm:     (*Engine).disarm,
 		deletePods: (*Engine).deletePods,
 		report:     (*Engine).report,
@@ -210,7 +212,7 @@ func (e *Engine) reboot(ctx context.Context, now world, next step) error {
 	// The BMC rung watches a machine only once it knows that the machine was told to reboot. When the API server is
 	// away that must not hold the node up: it is drained and was told to go.
 	now.journal = e.state
-	e.statusRetry = now.now
+	e.statusRetry = time.Time{}
 	e.show(ctx, now, next)
 
 	if err := e.Machine.Reboot(ctx); err != nil {
@@ -250,6 +252,12 @@ func (e *Engine) conclude(ctx context.Context, now world, next step) error {
 	return e.save(func(state *journal.State) { state.Attempt.End = &end })
 }
 
+func (e *Engine) reopen(_ context.Context, now world, _ step) error {
+	e.Log.Info("the attempt had ended, but its slot runs now; going on with it", "end", now.attempt().End.Reason)
+
+	return e.save(func(state *journal.State) { state.Attempt.End = nil })
+}
+
 func (e *Engine) disarm(ctx context.Context, _ world, _ step) error {
 	if err := e.Scheme.Disarm(ctx); err != nil {
 		return fmt.Errorf("disarming the spare slot: %w", err)
@@ -273,8 +281,12 @@ func (e *Engine) deletePods(ctx context.Context, _ world, _ step) error {
 	return e.save(func(state *journal.State) { state.Attempt.PodsDeleted = true })
 }
 
-func (e *Engine) report(ctx context.Context, now world, _ step) error {
+func (e *Engine) report(ctx context.Context, now world, next step) error {
 	attempt := now.attempt()
+
+	if e.show(ctx, now, next); !e.statusRetry.IsZero() {
+		return fmt.Errorf("reporting the result: %w", errStatusFirst)
+	}
 
 	node := e.Cluster.Node()
 	if node == nil {

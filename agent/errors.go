@@ -7,7 +7,8 @@ import (
 )
 
 var (
-	errNoConfig = slots.ErrNotStaged
-	errNotArmed = errors.New("the spare slot was armed, but its boot entry is not there")
-	errNoNode   = errors.New("the Node is not known")
+	errNoConfig    = slots.ErrNotStaged
+	errNotArmed    = errors.New("the spare slot was armed, but its boot entry is not there")
+	errStatusFirst = errors.New("the NodeUpdate's status cannot be written, which comes first")
+	errNoNode      = errors.New("the Node is not known")
 )

@@ -79,7 +79,9 @@ func (h *Host) SaveTrial(trial health.Trial) error {
 func (h *Host) RemoveTrial() error { return health.RemoveTrial(h.stateDir) }
 
 // EnsureWatchdog implements Machine.
-func (h *Host) EnsureWatchdog(ctx context.Context) error { return boot.EnsureWatchdog(ctx, h.system, h.manager) }
+func (h *Host) EnsureWatchdog(ctx context.Context) error {
+	return boot.EnsureWatchdog(ctx, h.system, h.manager)
+}
 
 // Rungs implements Machine.
 func (h *Host) Rungs(ctx context.Context) []v1alpha1.RungStatus {

@@ -37,6 +37,8 @@ const (
 	noteBack action = "note-back"
 	// conclude stores how the attempt ended.
 	conclude action = "conclude"
+	// reopen takes the end back.
+	reopen action = "reopen"
 	// disarm makes the spare slot unbootable.
 	disarm action = "disarm"
 	// deletePods deletes the pods of the node, and report answers on the Node.
