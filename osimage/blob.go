@@ -207,7 +207,7 @@ func (t *transfer) request(session http.RoundTripper, ranged bool) (*http.Respon
 	if err != nil {
 		stop(err)
 
-		return nil, err //nolint:wrapcheck // classify adds the words.
+		return nil, err
 	}
 
 	t.body, t.stop = response.Body, stop

@@ -142,7 +142,7 @@ func (c *Client) get(ctx context.Context, reference name.Reference) (*remote.Des
 
 		descriptor, err = remote.Get(reference, remote.WithContext(ctx), remote.WithTransport(session))
 
-		return err //nolint:wrapcheck // The retry classifies it and adds the reference.
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("resolving %s: %w", reference.Name(), err)

@@ -161,7 +161,7 @@ func (m *medium) next(position, limit int64) ([]byte, error) {
 	}
 
 	if err != nil {
-		return nil, err //nolint:wrapcheck // The caller names target and position.
+		return nil, err
 	}
 
 	if count == 0 {
@@ -176,7 +176,7 @@ func (m *medium) close() error {
 		return nil
 	}
 
-	return m.direct.Close() //nolint:wrapcheck // A descriptor that was only read.
+	return m.direct.Close()
 }
 
 // alignedBuffer returns a buffer whose address O_DIRECT takes.

@@ -83,5 +83,5 @@ func (c *Client) push(
 
 	<-drained
 
-	return err //nolint:wrapcheck // The retry classifies it and adds the reference.
+	return err
 }

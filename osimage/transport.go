@@ -56,7 +56,7 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 
 	response, err := g.inner.RoundTrip(request)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // A RoundTripper is transparent; classify adds the words.
+		return nil, err
 	}
 
 	response.Body = &countedBody{ReadCloser: response.Body, count: g.count}
@@ -75,7 +75,7 @@ func (b *countedBody) Read(buffer []byte) (int, error) {
 		b.count(int64(n))
 	}
 
-	return n, err //nolint:wrapcheck // A reader is transparent.
+	return n, err
 }
 
 func plainHTTPRefused(host string) error {

@@ -210,13 +210,13 @@ func (w *writing) stream(ctx context.Context, start int64) (err error) {
 		return w.write(ctx, start, free, full)
 	})
 
-	return group.Wait() //nolint:wrapcheck // Both say what they did.
+	return group.Wait()
 }
 
 func (w *writing) read(ctx context.Context, start int64, free <-chan []byte, full chan<- []byte) (err error) {
 	body, err := w.source.Open(ctx, w.content.Role, start)
 	if err != nil {
-		return err //nolint:wrapcheck // It names the content.
+		return err
 	}
 
 	defer func() { err = errors.Join(err, body.Close()) }()
@@ -283,7 +283,7 @@ func (w *writing) writePiece(piece []byte, position int64) error {
 	if !w.options.Sparse {
 		_, err := w.target.WriteAt(piece, position)
 
-		return err //nolint:wrapcheck // The caller does.
+		return err
 	}
 
 	end := w.options.Offset + w.content.RawSize
@@ -293,7 +293,7 @@ func (w *writing) writePiece(piece []byte, position int64) error {
 		// The last block is always written, so that a file gets its full length.
 		if position+int64(len(block)) == end || !bytes.Equal(block, zeros[:len(block)]) {
 			if _, err := w.target.WriteAt(block, position); err != nil {
-				return err //nolint:wrapcheck // The caller does.
+				return err
 			}
 		}
 

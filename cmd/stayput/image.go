@@ -89,12 +89,12 @@ func (f *registryFlags) open(ctx context.Context, image string) (*osimage.Image,
 			return nil, err
 		}
 
-		return client.Image(ctx, image) //nolint:wrapcheck // It names the image.
+		return client.Image(ctx, image)
 	}
 
 	found, err := osimage.OpenLayout(ctx, dir, tag)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // It names the folder.
+		return nil, err
 	}
 
 	if got := found.Config().Architecture; f.architecture != "" && got != f.architecture {
@@ -146,7 +146,7 @@ func printAs(out io.Writer, output string, value any, text func(out io.Writer)) 
 
 		return nil
 	case outputText:
-		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) //nolint:mnd // Two spaces between columns.
+		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		text(table)
 
 		if err := table.Flush(); err != nil {

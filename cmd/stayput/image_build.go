@@ -65,7 +65,7 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 		bars.end()
 
 		if err != nil {
-			return err //nolint:wrapcheck // It says what was done.
+			return err
 		}
 
 		return printLine(cmd, "%s", image.Reference())

@@ -29,7 +29,7 @@ needed, and the same image and flags give the same bytes. The file is sparse, an
 
 Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the versions to come.`,
 		Example: `  stayput image disk registry.example/os/node:1.0.0 node.raw --slot-size 4Gi --disk-size 20Gi`,
-		Args:    cobra.ExactArgs(2), //nolint:mnd // As Use says.
+		Args:    cobra.ExactArgs(2),
 	}
 	flags := command.Flags()
 	registry.add(flags)
@@ -70,7 +70,7 @@ Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the v
 		bars.end()
 
 		if err != nil {
-			return err //nolint:wrapcheck // It says what was done.
+			return err
 		}
 
 		return printAs(cmd.OutOrStdout(), output, result, func(out io.Writer) { describeDisk(out, args[1], result) })

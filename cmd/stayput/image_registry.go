@@ -20,7 +20,7 @@ func newImagePushCommand() *cobra.Command {
 Layers that the registry has already are not sent again, so calling it again after a failure goes on with what is
 missing. It prints the reference by digest, which is what to put into a HostPool.`,
 		Example: `  stayput image push ./image registry.example/os/node:1.1.0`,
-		Args:    cobra.ExactArgs(2), //nolint:mnd // As Use says.
+		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := registry.client()
 			if err != nil {
@@ -35,7 +35,7 @@ missing. It prints the reference by digest, which is what to put into a HostPool
 			bars.end()
 
 			if err != nil {
-				return err //nolint:wrapcheck // It says what was done.
+				return err
 			}
 
 			return printLine(cmd, "%s", resolved.Reference)
@@ -56,7 +56,7 @@ func newImagePullCommand() *cobra.Command {
 
 Every digest is verified. Calling it again after a failure goes on where it stopped.`,
 		Example: `  stayput image pull registry.example/os/node:1.1.0 ./image`,
-		Args:    cobra.ExactArgs(2), //nolint:mnd // As Use says.
+		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := registry.client()
 			if err != nil {
@@ -70,7 +70,7 @@ Every digest is verified. Calling it again after a failure goes on where it stop
 			bars.end()
 
 			if err != nil {
-				return err //nolint:wrapcheck // It says what was done.
+				return err
 			}
 
 			return printLine(cmd, "%s", image.Reference())

@@ -29,7 +29,7 @@ does nothing when all is there. A device that is mounted or otherwise in use is 
 This writes bytes only: it changes no partition table and no boot entry.`,
 		Example: `  stayput image write registry.example/os/node:1.1.0 /dev/disk/by-partlabel/_empty --role usr
   stayput image write ./image usr.erofs --role usr`,
-		Args: cobra.ExactArgs(2), //nolint:mnd // As Use says.
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			image, err := registry.open(cmd.Context(), args[0])
 			if err != nil {
@@ -77,7 +77,7 @@ func writeContent(cmd *cobra.Command, image *osimage.Image, role osimage.Role, p
 	bars.end()
 
 	if err != nil {
-		return err //nolint:wrapcheck // It says what was done.
+		return err
 	}
 
 	return printLine(cmd, "%s of %s is on %s: %d bytes, %s", role, image.Config().Label(), path, content.RawSize,

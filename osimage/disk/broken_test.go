@@ -15,5 +15,5 @@ func (b broken) Open(ctx context.Context, role osimage.Role, offset int64) (io.R
 		return nil, &osimage.Error{Kind: osimage.ErrTransient, Subject: "uki"}
 	}
 
-	return b.Image.Open(ctx, role, offset) //nolint:wrapcheck // A test double.
+	return b.Image.Open(ctx, role, offset)
 }

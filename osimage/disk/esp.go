@@ -90,7 +90,7 @@ func writeESP(ctx context.Context, source osimage.Source, out *os.File, place pa
 func (e *esp) addContent(ctx context.Context, source osimage.Source, name string, role osimage.Role) error {
 	body, err := source.Open(ctx, role, 0)
 	if err != nil {
-		return err //nolint:wrapcheck // It names the content.
+		return err
 	}
 
 	err = errors.Join(e.add(name, body), body.Close())
@@ -121,7 +121,7 @@ func (e *esp) add(name string, body io.Reader) error {
 
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF) && !isImageError(err):
-			return out.Close() //nolint:wrapcheck // It never fails: it forgets the file.
+			return out.Close()
 		case err != nil:
 			return errors.Join(err, out.Close())
 		}

@@ -26,7 +26,8 @@ import (
 )
 
 const (
-	user     = "robot"
+	// User is who the credentials belong to.
+	User     = "robot"
 	password = "registry-secret"
 	// startTimeout bounds the wait for the registry's first answer.
 	startTimeout = 30 * time.Second
@@ -49,7 +50,7 @@ type Registry struct {
 }
 
 // Start starts a registry that stops with the test.
-func Start(t *testing.T) *Registry {
+func Start(t testing.TB) *Registry {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -73,7 +74,7 @@ func (r *Registry) Log() string {
 	return r.log.String()
 }
 
-func (r *Registry) run(t *testing.T, dir string) {
+func (r *Registry) run(t testing.TB, dir string) {
 	t.Helper()
 
 	config := map[string]any{
@@ -108,7 +109,7 @@ func (r *Registry) run(t *testing.T, dir string) {
 }
 
 // waitUntilUp asks until the registry answers that it wants credentials.
-func (r *Registry) waitUntilUp(t *testing.T) {
+func (r *Registry) waitUntilUp(t testing.TB) {
 	t.Helper()
 
 	pool := x509.NewCertPool()
@@ -148,7 +149,7 @@ func (r *Registry) waitUntilUp(t *testing.T) {
 	}
 }
 
-func writeCertificate(t *testing.T, dir, caFile string) {
+func writeCertificate(t testing.TB, dir, caFile string) {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -175,25 +176,25 @@ func writeCertificate(t *testing.T, dir, caFile string) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyData}), fileMode))
 }
 
-func writeCredentials(t *testing.T, dir string) {
+func writeCredentials(t testing.TB, dir string) {
 	t.Helper()
 
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "htpasswd"), fmt.Appendf(nil, "%s:%s\n", user, hash), fileMode))
+	must(t, os.WriteFile(filepath.Join(dir, "htpasswd"), fmt.Appendf(nil, "%s:%s\n", User, hash), fileMode))
 }
 
-func writeDockerConfig(t *testing.T, path, address, secret string) {
+func writeDockerConfig(t testing.TB, path, address, secret string) {
 	t.Helper()
 
 	data, err := json.Marshal(map[string]any{
-		"auths": map[string]any{address: map[string]string{"username": user, "password": secret}},
+		"auths": map[string]any{address: map[string]string{"username": User, "password": secret}},
 	})
 	must(t, err)
 	must(t, os.WriteFile(path, data, fileMode))
 }
 
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -205,7 +206,7 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 
 	if err != nil {
@@ -223,7 +224,7 @@ func (b *lockedBuffer) Write(data []byte) (int, error) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 
-	return b.buffer.Write(data) //nolint:wrapcheck // It never fails.
+	return b.buffer.Write(data)
 }
 
 func (b *lockedBuffer) String() string {
