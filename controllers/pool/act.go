@@ -1,0 +1,309 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stayput-dev/stayput/api/protocol"
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/controllers/clusters"
+)
+
+// attemptIDLength gives 27 letters and digits to the 12th power: no ID is met twice.
+const attemptIDLength = 12
+
+// actor carries out the actions of one pass.
+type actor struct {
+	cluster *clusters.Cluster
+	world   World
+	now     func() time.Time
+	// drains tells what blocks a node's drain, for the status.
+	drains map[string]string
+	// again is set when a pass should follow soon.
+	again time.Duration
+}
+
+func (a *actor) soon(d time.Duration) {
+	if a.again == 0 || d < a.again {
+		a.again = d
+	}
+}
+
+func (a *actor) act(ctx context.Context, action Action) error {
+	var err error
+	switch action.Kind {
+	case Offer:
+		err = a.offer(ctx, action)
+	case Mark:
+		err = a.mark(ctx, action)
+	case Begin:
+		err = a.begin(ctx, action)
+	case Drain:
+		err = a.drain(ctx, action)
+	case Close:
+		err = a.close(ctx, action)
+	case Clean:
+		err = a.clean(ctx, action)
+	case Remove:
+		err = a.remove(ctx, action)
+	}
+	if err != nil {
+		return fmt.Errorf("node %s: %s: %w", action.Node, action.Kind, err)
+	}
+
+	return nil
+}
+
+func (a *actor) offer(ctx context.Context, action Action) error {
+	pool, wanted := a.world.Pool, a.world.wanted()
+	spec := v1alpha1.NodeUpdateSpec{
+		Door: v1alpha1.Door{
+			Kind: v1alpha1.DoorHostPool, Namespace: pool.Namespace, Name: pool.Name, Host: action.Host,
+		},
+		Attempt: rand.String(attemptIDLength),
+		Release: v1alpha1.NodeRelease{OS: v1alpha1.OSRelease{
+			Image: byDigest(wanted.Image, wanted.Digest), Version: wanted.Version,
+		}},
+		Reboot: pool.Spec.Reboot, Health: pool.Spec.Health, OutOfBand: pool.Spec.OutOfBand,
+	}
+
+	return a.applyUpdate(ctx, action.Node, "", spec, record{})
+}
+
+// applyUpdate writes spec and record in one server-side apply, so that a record is always about its attempt. With a
+// UID the object must still be the one that was read.
+func (a *actor) applyUpdate(
+	ctx context.Context, node string, uid types.UID, spec v1alpha1.NodeUpdateSpec, rec record,
+) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.NodeUpdate{Spec: spec})
+	if err != nil {
+		return fmt.Errorf("encoding spec: %w", err)
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": content["spec"]}}
+	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeUpdate"))
+	object.SetName(node)
+	object.SetUID(uid)
+	object.SetAnnotations(rec.annotations())
+	err = a.cluster.Client().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
+		client.FieldOwner(v1alpha1.FieldManagerOrchestrator))
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("NodeUpdate %s has fields that somebody else wrote; remove that writer, or delete the NodeUpdate: %w",
+			node, err)
+	}
+	if err != nil {
+		return fmt.Errorf("writing NodeUpdate: %w", err)
+	}
+
+	return nil
+}
+
+// store changes the record of the node's present attempt.
+func (a *actor) store(ctx context.Context, action Action, change func(*record)) error {
+	update := a.world.Updates[action.Node]
+	rec := recordOf(update)
+	before := rec
+	change(&rec)
+	if rec == before {
+		return nil
+	}
+
+	return a.applyUpdate(ctx, action.Node, update.UID, update.Spec, rec)
+}
+
+// current tells whether the attempt is still the open one. The routine actions are decided on a cache, which may lag.
+func (a *actor) current(ctx context.Context, action Action) (bool, error) {
+	update := &v1alpha1.NodeUpdate{}
+	if err := a.cluster.Live().Get(ctx, types.NamespacedName{Name: action.Node}, update); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+
+	return update.Spec.Attempt == action.Attempt && recordOf(update).closedAs == "", nil
+}
+
+func (a *actor) mark(ctx context.Context, action Action) error {
+	if ok, err := a.current(ctx, action); err != nil || !ok {
+		return err
+	}
+
+	return a.patchNode(ctx, action.Node,
+		func(n *corev1.Node) *protocol.Patch { return protocol.MarkCandidate(n, action.Attempt) },
+		a.reason(protocol.ReasonCandidate, ""))
+}
+
+func (a *actor) begin(ctx context.Context, action Action) error {
+	if err := a.store(ctx, action, func(r *record) { r.begunAt = a.now().Truncate(time.Second) }); err != nil {
+		return err
+	}
+	a.soon(time.Second)
+	if err := a.takeOut(ctx, action); err != nil {
+		return err
+	}
+	a.event(action.Node, corev1.EventTypeNormal, "Selected", "Update", "selected and cordoned for attempt %s", action.Attempt)
+
+	return nil
+}
+
+// takeOut selects and cordons the node. It is repeated on every pass of the drain, since hands may undo it.
+func (a *actor) takeOut(ctx context.Context, action Action) error {
+	return a.patchNode(ctx, action.Node,
+		func(n *corev1.Node) *protocol.Patch { return protocol.Select(n) },
+		func(n *corev1.Node) *protocol.Patch {
+			if protocol.Read(n).Reason == protocol.ReasonDrainSuccessful {
+				return nil
+			}
+
+			return a.reason(protocol.ReasonSelected, "")(n)
+		},
+		func(n *corev1.Node) *protocol.Patch { return protocol.DisableScaleDown(n, action.Attempt) },
+		func(n *corev1.Node) *protocol.Patch { return protocol.Cordon(n, action.Attempt) })
+}
+
+func (a *actor) drain(ctx context.Context, action Action) error {
+	if ok, err := a.current(ctx, action); err != nil || !ok {
+		return err
+	}
+	if err := a.takeOut(ctx, action); err != nil {
+		return err
+	}
+	left, blocked, err := drainPass(ctx, a.cluster.Kubernetes(), action.Node, a.world.Pool.Spec.Drain)
+	if err != nil {
+		return err
+	}
+	if left > 0 {
+		a.soon(drainInterval)
+		a.drains[action.Node] = fmt.Sprintf("%d pods left", left)
+		if blocked != "" {
+			a.drains[action.Node] = blocked
+			a.event(action.Node, corev1.EventTypeWarning, "DrainBlocked", "Drain", "%s", blocked)
+		}
+
+		return nil
+	}
+	err = a.patchNode(ctx, action.Node, a.reason(protocol.ReasonDrainSuccessful, ""), a.reason(protocol.ReasonReady, ""))
+	if err != nil {
+		return err
+	}
+	a.event(action.Node, corev1.EventTypeNormal, "Drained", "Drain", "empty; told to go for attempt %s", action.Attempt)
+
+	return nil
+}
+
+func (a *actor) close(ctx context.Context, action Action) error {
+	err := a.store(ctx, action, func(r *record) {
+		r.closedAs, r.closedAt, r.closedReason = action.Outcome, a.now().Truncate(time.Second), action.Reason
+	})
+	if err != nil {
+		return err
+	}
+	eventType := corev1.EventTypeNormal
+	if failure(action.Outcome) {
+		eventType = corev1.EventTypeWarning
+	}
+	a.event(action.Node, eventType, string(action.Outcome), "Update", "attempt %s ended: %s %s",
+		action.Attempt, action.Reason, action.Message)
+	if action.Outcome == NeedsHuman {
+		return nil
+	}
+	a.soon(time.Second)
+
+	return a.finish(ctx, action)
+}
+
+// finish moves the condition to the result and releases the Node.
+func (a *actor) finish(ctx context.Context, action Action) error {
+	var last func(*corev1.Node) *protocol.Patch
+	switch action.Outcome {
+	case Succeeded:
+		last = a.reason(protocol.ReasonUpdateSuccessful, "")
+	case RolledBack, Refused, DrainTimeout, NeedsHuman:
+		last = a.reason(protocol.ReasonUpdateFailed, "Node in-place update failed: "+action.Reason+" "+action.Message)
+	case Withdrawn:
+		last = a.reason(protocol.ReasonCandidate, "Node in-place update withdrawn: "+action.Message)
+	}
+	onlyOurs := func(n *corev1.Node) *protocol.Patch {
+		if protocol.Read(n).Attempt != action.Attempt {
+			return nil
+		}
+
+		return last(n)
+	}
+	err := a.patchNode(ctx, action.Node, onlyOurs,
+		func(n *corev1.Node) *protocol.Patch { return protocol.Release(n, action.Attempt) })
+
+	return client.IgnoreNotFound(err)
+}
+
+// clean finishes what a pass that was interrupted, or a hand, has left on the Node.
+func (a *actor) clean(ctx context.Context, action Action) error {
+	a.soon(time.Second)
+	if update := a.world.Updates[action.Node]; update != nil && update.Spec.Attempt == action.Attempt {
+		if rec := recordOf(update); rec.closedAs != "" {
+			action.Outcome, action.Reason = rec.closedAs, rec.closedReason
+
+			return a.finish(ctx, action)
+		}
+	}
+	action.Outcome, action.Message = Withdrawn, "nobody asks for the attempt any more"
+
+	return a.finish(ctx, action)
+}
+
+func (a *actor) remove(ctx context.Context, action Action) error {
+	update := a.world.Updates[action.Node]
+	err := a.cluster.Client().Delete(ctx, update.DeepCopy(), client.Preconditions{UID: &update.UID})
+	if err := client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("deleting NodeUpdate: %w", err)
+	}
+
+	return nil
+}
+
+func (a *actor) reason(reason protocol.Reason, message string) func(*corev1.Node) *protocol.Patch {
+	dialect := protocol.Dialect(a.world.Pool.Spec.Strategy.Dialect)
+	if dialect == "" {
+		dialect = protocol.Shipped
+	}
+
+	return func(n *corev1.Node) *protocol.Patch { return protocol.SetReason(n, dialect, reason, message, a.now()) }
+}
+
+// patchNode reads the Node live and applies one patch after the other, each made from what the one before gave.
+func (a *actor) patchNode(ctx context.Context, name string, makers ...func(*corev1.Node) *protocol.Patch) error {
+	node := &corev1.Node{}
+	if err := a.cluster.Live().Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+		return fmt.Errorf("reading the Node: %w", err)
+	}
+	for _, maker := range makers {
+		patch := maker(node)
+		if patch == nil {
+			continue
+		}
+		raw := client.RawPatch(patch.Type, patch.Data)
+		var err error
+		if patch.Subresource == "status" {
+			err = a.cluster.Client().Status().Patch(ctx, node, raw, client.FieldOwner(v1alpha1.FieldManagerOrchestrator))
+		} else {
+			err = a.cluster.Client().Patch(ctx, node, raw, client.FieldOwner(v1alpha1.FieldManagerOrchestrator))
+		}
+		if err != nil {
+			return fmt.Errorf("patching the Node: %w", err)
+		}
+	}
+
+	return nil
+}
+
+func (a *actor) event(node, eventType, reason, action, note string, args ...any) {
+	if object := a.world.Nodes[node]; object != nil {
+		a.cluster.Events().Eventf(object, nil, eventType, reason, action, note, args...)
+	}
+}

@@ -1,0 +1,34 @@
+// Package pool brings the Nodes of a HostPool to its release, a bounded number at a time.
+//
+// Each pass observes the world (hosts, links, Nodes, NodeUpdates), decides in decide.go, which is pure, and acts in
+// act.go, which is thin. A pass that would do more than go on with what is under way is decided again on a world read
+// live from the API servers, so that a stale cache never spends the budget twice.
+//
+// What cannot be observed again is stored on the NodeUpdate, in the same server-side apply as its spec: when the
+// attempt took the node out of service (AnnotationBegunAt), and how it was closed (AnnotationClosedAs,
+// AnnotationClosedAt). A new attempt drops them.
+//
+// # What ends an attempt, and what follows
+//
+//   - Succeeded: the node is released.
+//   - RolledBack: the digest is poisoned and the rollout halts; the node is released.
+//   - Refused for the image's sake (ImageInvalid, ImageTooLarge, WrongArchitecture, VersionNotNewer, SourceTooOld): as
+//     RolledBack, though no node was out of service. Every other node would refuse it, too.
+//   - Refused for the node's sake (NoSpareSlot, BootPartitionFull, StorageError, …): the node counts as failed and is
+//     offered the release again after RetryDelay; the rollout goes on.
+//   - NeedsHuman, from the agent or from the BMC rung: the digest is poisoned and the rollout halts. The node is left
+//     as it is, cordoned, and goes on costing budget until it answers or the poison is lifted.
+//   - DrainTimeout: the node is released and offered the release again after RetryDelay. Nothing is poisoned.
+//   - Withdrawn: the host left the pool, the release changed, or the rollout halted, before the node was told to go.
+//
+// Once a node was told to go (ReadyForUpdate) nothing here takes that back: the agent may be past the point of return.
+//
+// # Budget
+//
+// A node costs budget while it is not Ready, cordoned by anyone, or out of service for an attempt; a node counts once.
+// A node may begin only when the set with it is no larger than maxUnavailable. In the manual strategy a person's label
+// says which nodes may begin; the budget still says how many at a time.
+//
+// The package never writes BareMetalHosts, never removes a cordon that it did not set, and never touches a Node that
+// another pool or another orchestrator holds.
+package pool
