@@ -101,13 +101,13 @@ type Attempt struct {
 	PodsDeleted bool `json:"podsDeleted,omitempty"`
 	// Reported tells that the Node was given the result.
 	Reported bool `json:"reported,omitempty"`
-	// SettledAt is when the attempt went into the history; nothing is left to be done for it.
+	// SettledAt is when the attempt went into the history; nothing but the answer is left to be done for it.
 	SettledAt *time.Time `json:"settledAt,omitempty"`
 	// Recovered tells that the attempt was taken up by an agent that found no journal.
 	Recovered bool `json:"recovered,omitempty"`
 }
 
-// Settled tells whether nothing is left to be done for the attempt.
+// Settled tells whether nothing but the answer is left to be done for the attempt.
 func (a *Attempt) Settled() bool { return a.SettledAt != nil }
 
 // End is how an attempt ended.
