@@ -90,6 +90,16 @@ func readPartitions(medium Medium, place Place) (partitions, error) {
 	return result, checkBounds(table, place)
 }
 
+// mend makes both copies of the table valid without changing it. A write begins with the backup, so the first copy has to
+// be valid before: otherwise a power cut would leave none.
+func (p partitions) mend(medium Medium, place Place) error {
+	if !p.RecoveredFromBackup {
+		return nil
+	}
+
+	return p.write(medium, place)
+}
+
 // write writes both copies of the table, backup first, and reads them back. Nothing but names and UUIDs may have been
 // changed, so the kernel need not read the table again; its own idea of the UUIDs stays stale until the next boot.
 func (p partitions) write(medium Medium, place Place) error {

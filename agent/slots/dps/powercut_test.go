@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/agent/slots/dps"
 	"github.com/stayput-dev/stayput/agent/slots/dps/faulty"
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -29,6 +30,15 @@ var starts = map[string]func(t fataler, b *bench){
 		t.Helper()
 		b.stage(t, b.next)
 		b.arm(t, b.next)
+	},
+	"both names left": func(t fataler, b *bench) {
+		t.Helper()
+		b.stage(t, b.next)
+		b.arm(t, b.next)
+		b.machine.LinkFile("EFI/Linux/labos_1.1.0+3.efi", dps.StagedUKI)
+	},
+	"first partition table damaged": func(_ fataler, b *bench) {
+		b.machine.Scribble(faulty.SectorSize, make([]byte, faulty.SectorSize))
 	},
 }
 
@@ -172,6 +182,7 @@ func TestPowerCutsInARow(t *testing.T) {
 
 	names := []string{
 		"empty spare slot", "older system in the spare slot", "failed try of the same image", "armed already",
+		"both names left", "first partition table damaged",
 	}
 	root := mkdir(t)
 

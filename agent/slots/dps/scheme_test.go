@@ -140,6 +140,22 @@ func TestArmWithoutNoteReadsBack(t *testing.T) {
 	b.boot(t, "1.1.0")
 }
 
+// Everything was written, but the medium gave back something else.
+func TestArmAfterFailedReadBack(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	must(t, b.machine.FlipByte(faulty.PartitionDataB, 7))
+
+	if err := b.scheme.Stage(t.Context(), b.next, nil); err == nil {
+		t.Fatal("wrong bytes were staged")
+	}
+
+	if err := b.scheme.Arm(t.Context(), b.next.Config(), 3); !errors.Is(err, slots.ErrNotStaged) {
+		t.Errorf("Arm() = %v, want ErrNotStaged", err)
+	}
+}
+
 func TestMarkBadFallsBack(t *testing.T) {
 	t.Parallel()
 

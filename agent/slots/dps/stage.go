@@ -114,6 +114,10 @@ func (s *Scheme) rename(ctx context.Context, v *view, label, dataUUID, verityUUI
 		return fmt.Errorf("naming the spare slot: the partition table of %s has just been changed by another", v.place.Disk)
 	}
 
+	if err := table.mend(disk, v.place); err != nil {
+		return err
+	}
+
 	if err := fresh.renameSpare(label, dataUUID, verityUUID); err != nil {
 		return err
 	}

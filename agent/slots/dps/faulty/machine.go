@@ -168,6 +168,13 @@ func (m *Machine) PutFile(path string, content []byte) {
 	m.fat.files[strings.ToLower(path)] = fatFile{name: path, data: &clusters{content: content, names: 1}}
 }
 
+// LinkFile gives a file of the boot partition a second name for the same clusters, as a rename that was cut off may.
+func (m *Machine) LinkFile(path, second string) {
+	file := m.fat.files[strings.ToLower(path)]
+	file.data.names++
+	m.fat.files[strings.ToLower(second)] = fatFile{name: second, data: file.data}
+}
+
 // RemoveFile takes a file away from the boot partition.
 func (m *Machine) RemoveFile(path string) { delete(m.fat.files, strings.ToLower(path)) }
 
