@@ -106,8 +106,8 @@ func (w World) alive(now time.Time) Decision {
 // silent decides about a machine whose deadline has passed, or that is being reset.
 func (w World) silent(now time.Time) Decision {
 	last := w.lastAction()
-	if last != nil && w.Status.Reason == v1alpha1.OutOfBandWaitingAfterReset && now.Before(w.deadline()) {
-		return wait(w.Status, w.deadline().Sub(now))
+	if last != nil && w.Status.Reason == v1alpha1.OutOfBandWaitingAfterReset && now.Before(w.resetEnds(*last)) {
+		return wait(w.Status, w.resetEnds(*last).Sub(now))
 	}
 	if stop := w.obstacle(); stop != nil {
 		return *stop
@@ -133,15 +133,15 @@ func (w World) silent(now time.Time) Decision {
 
 // obstacle is a reason not to reach for the BMC.
 func (w World) obstacle() *Decision {
-	phase := v1alpha1.OutOfBandSilent
-	if w.lastAction() != nil {
-		phase = v1alpha1.OutOfBandResetting
+	phase, deadline := v1alpha1.OutOfBandSilent, w.deadline()
+	if last := w.lastAction(); last != nil {
+		phase, deadline = v1alpha1.OutOfBandResetting, w.resetEnds(*last)
 	}
 	decision := Decision{}
 	switch {
 	case w.Host.NotFound != "":
 		decision = wait(w.status(phase, v1alpha1.OutOfBandHostNotFound,
-			"the machine is silent and cannot be reset: "+w.Host.NotFound, w.deadline()), pollHost)
+			"the machine is silent and cannot be reset: "+w.Host.NotFound, deadline), pollHost)
 	case w.Settings.Disabled && (w.Seen != nil || w.Problem != nil):
 		decision = wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDisabled,
 			fmt.Sprintf("the machine is silent%s, and spec.outOfBand.disabled forbids power actions; "+
@@ -151,10 +151,10 @@ func (w World) obstacle() *Decision {
 		return nil
 	case w.Host.Busy != "":
 		decision = wait(w.status(phase, v1alpha1.OutOfBandHostBusy,
-			"the machine is silent and is reset as soon as the host is free: "+w.Host.Busy, w.deadline()), pollHost)
+			"the machine is silent and is reset as soon as the host is free: "+w.Host.Busy, deadline), pollHost)
 	case w.Problem != nil:
 		decision = wait(w.status(phase, w.Problem.Reason,
-			"the machine is silent; this is tried again: "+w.Problem.Text, w.deadline()), pollHost)
+			"the machine is silent; this is tried again: "+w.Problem.Text, deadline), pollHost)
 	default:
 		return nil
 	}
@@ -185,17 +185,18 @@ func (w World) beginReset(now time.Time) Decision {
 
 // continueReset goes on with a reset whose last action was sent, or may have been.
 func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
+	ends := w.resetEnds(last)
 	step := bmc.NextStep(*w.Seen, last, bmc.Limits{}, now)
 	switch {
 	case step.Verb == bmc.Send:
 		return w.record(step, w.Status.Resets, now)
-	case step.Verb == bmc.Wait && now.Before(w.deadline()):
+	case step.Verb == bmc.Wait && now.Before(ends):
 		return wait(w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
-			fmt.Sprintf("%s: %s", w.resetOf(), step.Why), w.deadline()), pollPower)
-	case now.Before(w.deadline()):
+			fmt.Sprintf("%s: %s", w.resetOf(), step.Why), ends), pollPower)
+	case now.Before(ends):
 		return wait(w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset,
-			fmt.Sprintf("%s: %s; waiting for a sign of life", w.resetOf(), step.Why), w.deadline()),
-			w.deadline().Sub(now))
+			fmt.Sprintf("%s: %s; waiting for a sign of life", w.resetOf(), step.Why), ends),
+			ends.Sub(now))
 	default:
 		return w.beginReset(now)
 	}
@@ -281,7 +282,7 @@ func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandSta
 	case bmc.KindOf(err) == bmc.Unknown:
 		return w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
 			fmt.Sprintf("%s: %s may have been accepted: %v", w.resetOf(), w.Status.Intent.Action, err),
-			w.deadline()), false
+			w.Status.Intent.DecidedAt.Add(w.Settings.SilentAfterReset)), false
 	default:
 		w.Problem = problemOf(err)
 

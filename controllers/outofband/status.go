@@ -83,6 +83,10 @@ func (w World) deadline() time.Time {
 	return w.Status.Deadline.Time
 }
 
+// resetEnds is when a machine that is still silent may be reset anew. It comes from the action itself, not from the
+// stored deadline, which has none while a person is asked.
+func (w World) resetEnds(last bmc.Sent) time.Time { return last.At.Add(w.Settings.SilentAfterReset) }
+
 // readAge is how long ago the power was read; very long when never.
 func (w World) readAge(now time.Time) time.Duration {
 	if w.Status == nil || w.Status.PowerReadAt == nil {
