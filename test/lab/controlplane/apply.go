@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -38,30 +40,32 @@ func (c *Cluster) Kubectl(ctx context.Context, input []byte, args ...string) (st
 	return stdout.String(), nil
 }
 
-// Apply applies manifests (YAML documents) and waits until the CustomResourceDefinitions among all that exist are
-// established.
+// Apply applies manifests (YAML documents). It does not wait; see WaitEstablished.
 func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
-	if _, err := c.Kubectl(ctx, manifests, applyArgs("-f", "-")...); err != nil {
-		return err
-	}
+	_, err := c.Kubectl(ctx, manifests, applyArgs("-f", "-")...)
 
-	return c.waitEstablished(ctx)
+	return err
 }
 
-// ApplyKustomization applies a kustomization directory, such as config/default, as `kubectl apply -k` does.
-func (c *Cluster) ApplyKustomization(ctx context.Context, dir string) error {
-	if _, err := c.Kubectl(ctx, nil, applyArgs("-k", dir)...); err != nil {
-		return err
+// ApplyFolder applies a folder, such as config/rbac: as a kustomization when it is one, else each manifest in it. It
+// does not wait; see WaitEstablished.
+func (c *Cluster) ApplyFolder(ctx context.Context, dir string) error {
+	flag := "-f"
+	if _, err := os.Stat(filepath.Join(dir, "kustomization.yaml")); err == nil {
+		flag = "-k"
 	}
 
-	return c.waitEstablished(ctx)
+	_, err := c.Kubectl(ctx, nil, applyArgs(flag, dir)...)
+
+	return err
 }
 
 func applyArgs(args ...string) []string {
 	return append([]string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + applyManager}, args...)
 }
 
-func (c *Cluster) waitEstablished(ctx context.Context) error {
+// WaitEstablished returns when every CustomResourceDefinition of the cluster is served.
+func (c *Cluster) WaitEstablished(ctx context.Context) error {
 	_, err := c.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout="+establishedWait.String(),
 		"customresourcedefinitions", "--all")
 	if err != nil && strings.Contains(err.Error(), "no matching resources found") {

@@ -236,6 +236,9 @@ func (c *Cluster) Admin() (*rest.Config, error) {
 	return config, nil
 }
 
+// ProgramDir is the directory of the Kubernetes programs.
+func (c *Cluster) ProgramDir() string { return c.programs }
+
 // Program is the path of a Kubernetes program, such as "kubectl".
 func (c *Cluster) Program(name string) string { return filepath.Join(c.programs, name) }
 

@@ -138,6 +138,7 @@ func TestControllersWorkAndTheClusterIsFoundAgain(t *testing.T) {
 	crds, err := os.ReadFile(filepath.Join(root, "config/crd/bases/stayput.dev_nodeupdates.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(cluster.Apply(ctx, crds)).To(Succeed())
+	g.Expect(cluster.WaitEstablished(ctx)).To(Succeed())
 
 	again, err := controlplane.Open(filepath.Dir(cluster.KubeconfigFile()))
 	g.Expect(err).NotTo(HaveOccurred())

@@ -102,7 +102,10 @@ func (m *Machine) network() []libvirtxml.DomainQEMUCommandlineArg {
 func (m *Machine) mac() string { return fmt.Sprintf("52:54:00:73:70:%02x", m.state.Index+1) }
 
 // Address is the guest's IPv4 address in its user network.
-func (m *Machine) Address() string { return fmt.Sprintf("10.0.2.%d", firstAddress+m.state.Index) }
+func (m *Machine) Address() string { return AddressOf(m.state.Index) }
+
+// AddressOf is the address of the machine with that index.
+func AddressOf(index int) string { return fmt.Sprintf("10.0.2.%d", firstAddress+index) }
 
 // securityLabels let the machine's QEMU run as root and leave the owners of its files alone, so that the lab can live
 // in a private directory and the host's libvirt configuration stays as it is.
