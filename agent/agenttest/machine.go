@@ -228,6 +228,13 @@ func (m *Machine) Boot() {
 	}
 }
 
+// BootOther starts the other slot than the one that runs, as a person may do at the boot loader's menu.
+func (m *Machine) BootOther() {
+	m.boots++
+	m.running = 1 - m.running
+	m.runningTrial = m.slots[m.running].counted
+}
+
 func (m *Machine) choose() int {
 	order := []int{0, 1}
 	slices.SortStableFunc(order, func(a, b int) int {

@@ -32,7 +32,7 @@ const (
 	resourceNodeUpdates = "nodeupdates"
 	fieldName           = "metadata.name"
 	fieldNodeName       = "spec.nodeName"
-	// connectRetry is how soon unusable credentials are read again.
+	// connectRetry is the default of Options.Retry.
 	connectRetry = 15 * time.Second
 	// podsPage bounds one answer to the list of pods.
 	podsPage = 250
@@ -47,6 +47,8 @@ type Options struct {
 	Node string
 	// Config reads the credentials. It is called until it succeeds, and again when the process starts anew.
 	Config func() (*rest.Config, error)
+	// Retry is how soon unusable credentials are read again. Default 15 seconds.
+	Retry time.Duration
 	// Log gets no secrets.
 	Log logr.Logger
 }
@@ -65,14 +67,18 @@ type Cluster struct {
 
 // New makes a Cluster that knows nothing yet; Run makes it watch.
 func New(options Options) *Cluster {
+	if options.Retry <= 0 {
+		options.Retry = connectRetry
+	}
+
 	return &Cluster{options: options, changed: make(chan struct{}, 1)}
 }
 
 // Run connects and watches until the context ends.
 func (c *Cluster) Run(ctx context.Context) {
-	err := wait.PollUntilContextCancel(ctx, connectRetry, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, c.options.Retry, true, func(context.Context) (bool, error) {
 		if err := c.connect(); err != nil {
-			c.options.Log.Error(err, "cannot connect to the API server; trying again", "after", connectRetry.String())
+			c.options.Log.Error(err, "cannot connect to the API server; trying again", "after", c.options.Retry.String())
 
 			return false, nil
 		}
