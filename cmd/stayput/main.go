@@ -35,6 +35,7 @@ func newRootCommand() *cobra.Command {
 	}
 	root.AddCommand(newVersionCommand())
 	root.AddCommand(newImageCommand())
+	root.AddCommand(newStatusCommand(), newRetryCommand())
 	root.AddCommand(newNodeCommand())
 
 	return root

@@ -36,6 +36,16 @@ func kubeconfigOf(secret *corev1.Secret) ([]byte, error) {
 	return nil, errNoKubeconfig
 }
 
+// ConfigFromSecret makes a client configuration from a kubeconfig Secret, under the rules of this package.
+func ConfigFromSecret(secret *corev1.Secret) (*rest.Config, error) {
+	kubeconfig, err := kubeconfigOf(secret)
+	if err != nil {
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+
+	return restConfig(kubeconfig)
+}
+
 // restConfig makes a client configuration from a kubeconfig that came from a Secret.
 func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	parsed, err := clientcmd.Load(kubeconfig)

@@ -1,0 +1,372 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/controllers/clusters"
+)
+
+const (
+	// watchInterval is the pause between two tables of --watch.
+	watchInterval = 2 * time.Second
+	// requestTimeout bounds the reading of one table.
+	requestTimeout = 30 * time.Second
+	clearScreen    = "\x1b[H\x1b[2J"
+)
+
+var (
+	errNothingPoisoned = errors.New("no release is poisoned, so there is nothing to try again")
+	errDigestNotFound  = errors.New("the digest is not poisoned")
+	errSeveralPoisoned = errors.New("several releases are poisoned and none of them is the pool's present one; name one with --digest")
+)
+
+// rolloutFlags say which cluster and which namespace.
+type rolloutFlags struct {
+	kube          *genericclioptions.ConfigFlags
+	allNamespaces bool
+}
+
+func newRolloutFlags(command *cobra.Command) *rolloutFlags {
+	flags := &rolloutFlags{kube: genericclioptions.NewConfigFlags(true)}
+	flags.kube.AddFlags(command.Flags())
+
+	return flags
+}
+
+// connect gives a client of the HostPools' cluster, and the namespace.
+func (f *rolloutFlags) connect() (client.Client, string, error) {
+	config, err := f.kube.ToRESTConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	namespace, _, err := f.kube.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the kubeconfig's namespace: %w", err)
+	}
+	if f.allNamespaces {
+		namespace = ""
+	}
+	scheme, err := rolloutScheme()
+	if err != nil {
+		return nil, "", err
+	}
+	connected, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, "", fmt.Errorf("connecting to the cluster: %w", err)
+	}
+
+	return connected, namespace, nil
+}
+
+func rolloutScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(kubescheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("registering kinds: %w", err)
+	}
+
+	return scheme, nil
+}
+
+func newStatusCommand() *cobra.Command {
+	var watch bool
+	command := &cobra.Command{
+		Use:   "status [POOL]",
+		Short: "Show where the nodes of a pool are",
+		Long: `Show where the nodes of a pool are, or those of every pool of the namespace.
+
+For each node: the phase of its attempt, the slot and version that run, the version that is wanted, the bytes that are
+written and verified, when the present wait ends, and why it is where it is. Nodes of another cluster are read with the
+kubeconfig Secret that the pool names; you need the right to read it.`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	flags := newRolloutFlags(command)
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every two seconds, until interrupted")
+	command.Flags().BoolVarP(&flags.allNamespaces, "all-namespaces", "A", false, "show the pools of all namespaces")
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		connected, namespace, err := flags.connect()
+		if err != nil {
+			return err
+		}
+		name := strings.Join(args, "")
+		if !watch {
+			return printPools(cmd.Context(), cmd.OutOrStdout(), connected, namespace, name, time.Now())
+		}
+
+		return watchPools(cmd.Context(), cmd.OutOrStdout(), connected, namespace, name, clock.RealClock{})
+	}
+
+	return command
+}
+
+// watchPools prints the table again and again. A cluster that does not answer for a while is shown and asked again.
+func watchPools(
+	ctx context.Context, out io.Writer, connected client.Client, namespace, name string, ticker clock.WithTicker,
+) error {
+	ticks := ticker.NewTicker(watchInterval)
+	defer ticks.Stop()
+	for {
+		var table strings.Builder
+		if err := printPools(ctx, &table, connected, namespace, name, ticker.Now()); err != nil {
+			fmt.Fprintf(&table, "Error: %v\n", err)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		fmt.Fprint(out, clearScreen, table.String())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C():
+		}
+	}
+}
+
+// printPools prints a table for each pool.
+func printPools(
+	ctx context.Context, out io.Writer, connected client.Client, namespace, name string, now time.Time,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	pools, err := readPools(ctx, connected, namespace, name)
+	if err != nil {
+		return err
+	}
+	if len(pools) == 0 {
+		fmt.Fprintf(out, "No HostPools in namespace %q.\n", namespace)
+	}
+	for i := range pools {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if err := printPool(ctx, out, connected, &pools[i], now); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func readPools(ctx context.Context, connected client.Client, namespace, name string) ([]v1alpha1.HostPool, error) {
+	if name != "" {
+		var pool v1alpha1.HostPool
+		if err := connected.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pool); err != nil {
+			return nil, fmt.Errorf("reading HostPool %s of namespace %s: %w", name, namespace, err)
+		}
+
+		return []v1alpha1.HostPool{pool}, nil
+	}
+	var list v1alpha1.HostPoolList
+	if err := connected.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing HostPools: %w", err)
+	}
+
+	return list.Items, nil
+}
+
+// nodesCluster gives a client of the cluster where the pool's Nodes live.
+func nodesCluster(ctx context.Context, home client.Client, pool *v1alpha1.HostPool) (client.Client, error) {
+	key := clusters.KeyOf(pool)
+	if key.Local() {
+		return home, nil
+	}
+	var secret corev1.Secret
+	if err := home.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Secret}, &secret); err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig of HostPool %s: %w", pool.Name, err)
+	}
+	config, err := clusters.ConfigFromSecret(&secret)
+	if err != nil {
+		return nil, err
+	}
+	remote, err := client.New(config, client.Options{Scheme: home.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the cluster of HostPool %s: %w", pool.Name, err)
+	}
+
+	return remote, nil
+}
+
+func printPool(ctx context.Context, out io.Writer, home client.Client, pool *v1alpha1.HostPool, now time.Time) error {
+	nodes, err := nodesCluster(ctx, home, pool)
+	if err != nil {
+		return err
+	}
+	var updates v1alpha1.NodeUpdateList
+	if err := nodes.List(ctx, &updates); err != nil {
+		return fmt.Errorf("listing the NodeUpdates of HostPool %s: %w", pool.Name, err)
+	}
+	printHeader(out, pool)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tPHASE\tSLOT\tRUNNING\tWANTED\tBYTES\tDEADLINE\tREASON")
+	for i := range updates.Items {
+		if door := updates.Items[i].Spec.Door; door.Namespace == pool.Namespace && door.Name == pool.Name {
+			printNode(table, &updates.Items[i], now)
+		}
+	}
+
+	return table.Flush()
+}
+
+func printHeader(out io.Writer, pool *v1alpha1.HostPool) {
+	status := pool.Status
+	release := pool.Spec.Release.OS.Image
+	if status.Release != nil && status.Release.Image == release {
+		release = status.Release.Version + " (" + release + ")"
+	}
+	fmt.Fprintf(out, "HostPool %s/%s: %s, %d of %d nodes updated, %d updating, %d failed\n",
+		pool.Namespace, pool.Name, release, status.Updated, status.Nodes, status.Updating, status.Failed)
+	for _, shown := range []struct {
+		condition string
+		when      bool // shown when the condition has this truth
+	}{
+		{v1alpha1.ConditionHalted, true},
+		{v1alpha1.ConditionClusterReachable, false},
+		{v1alpha1.ConditionReleaseResolved, false},
+		{v1alpha1.ConditionHostsLinked, false},
+		{v1alpha1.ConditionReady, false},
+	} {
+		found := meta.FindStatusCondition(status.Conditions, shown.condition)
+		if found != nil && (found.Status == "True") == shown.when {
+			fmt.Fprintf(out, "  %s=%s %s: %s\n", found.Type, found.Status, found.Reason, found.Message)
+		}
+	}
+}
+
+func printNode(out io.Writer, update *v1alpha1.NodeUpdate, now time.Time) {
+	status := update.Status
+	phase, reason := status.Phase, string(status.Reason)
+	if status.Attempt != update.Spec.Attempt {
+		phase, reason = v1alpha1.PhaseIdle, "WaitingForAgent"
+	}
+	if bmc := status.OutOfBand; bmc != nil && bmc.Attempt == update.Spec.Attempt && !phase.Ended() {
+		reason += fmt.Sprintf(" (BMC: %s, %s)", bmc.Phase, bmc.Reason)
+	}
+	fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", update.Name, phase, dash(status.Running.Name),
+		dash(status.Running.Version), update.Spec.Release.OS.Version, bytesOf(status.Progress), deadline(update, now), reason)
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+
+	return text
+}
+
+func bytesOf(p *v1alpha1.Progress) string {
+	const mebibyte = 1 << 20
+	if p == nil || p.BytesTotal == 0 {
+		return "-"
+	}
+
+	return fmt.Sprintf("%d/%d MiB", p.BytesDone/mebibyte, p.BytesTotal/mebibyte)
+}
+
+// deadline is the time that is left of the present wait.
+func deadline(update *v1alpha1.NodeUpdate, now time.Time) string {
+	if update.Status.Deadline == nil || update.Status.Phase.Ended() {
+		return "-"
+	}
+	left := update.Status.Deadline.Sub(now).Round(time.Second)
+	if left < 0 {
+		return "passed " + (-left).String() + " ago"
+	}
+
+	return "in " + left.String()
+}
+
+func newRetryCommand() *cobra.Command {
+	var digest string
+	command := &cobra.Command{
+		Use:   "retry POOL",
+		Short: "Try a release again that failed on a node of the pool",
+		Long: `Try a release again that failed on a node of the pool.
+
+A release that fails on one node is poisoned for its pool: the rollout halts and no node is offered it again. This lifts
+the poison of the pool's present release, or of the one given with --digest. Giving the pool another image also ends the
+halt, and leaves the failed one poisoned.`,
+		Args: cobra.ExactArgs(1),
+	}
+	flags := newRolloutFlags(command)
+	command.Flags().StringVar(&digest, "digest", "", `digest of the failed release, "sha256:…"; default the pool's present release`)
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		connected, namespace, err := flags.connect()
+		if err != nil {
+			return err
+		}
+
+		return retryPool(cmd.Context(), cmd.OutOrStdout(), connected, types.NamespacedName{Namespace: namespace, Name: args[0]}, digest)
+	}
+
+	return command
+}
+
+// retryPool asks the controller to lift a poison.
+func retryPool(ctx context.Context, out io.Writer, connected client.Client, key types.NamespacedName, digest string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var pool v1alpha1.HostPool
+	if err := connected.Get(ctx, key, &pool); err != nil {
+		return fmt.Errorf("reading HostPool %s: %w", key, err)
+	}
+	chosen, err := choosePoisoned(&pool, digest)
+	if err != nil {
+		return fmt.Errorf("HostPool %s: %w", key, err)
+	}
+	patched := pool.DeepCopy()
+	if patched.Annotations == nil {
+		patched.Annotations = map[string]string{}
+	}
+	patched.Annotations[v1alpha1.AnnotationRetry] = chosen.Digest
+	if err := connected.Patch(ctx, patched, client.MergeFrom(&pool)); err != nil {
+		return fmt.Errorf("asking HostPool %s for a retry: %w", key, err)
+	}
+	fmt.Fprintf(out, "Release %s (%s), which failed on node %s, will be tried again.\n", chosen.Version, chosen.Digest, chosen.Node)
+
+	return nil
+}
+
+func choosePoisoned(pool *v1alpha1.HostPool, digest string) (v1alpha1.PoisonedRelease, error) {
+	list := pool.Status.Poisoned
+	if len(list) == 0 {
+		return v1alpha1.PoisonedRelease{}, errNothingPoisoned
+	}
+	wanted := digest
+	if wanted == "" && pool.Status.Release != nil {
+		wanted = pool.Status.Release.Digest
+	}
+	for _, poisoned := range list {
+		if poisoned.Digest == wanted {
+			return poisoned, nil
+		}
+	}
+	switch {
+	case digest != "":
+		known := make([]string, 0, len(list))
+		for _, poisoned := range list {
+			known = append(known, poisoned.Digest)
+		}
+
+		return v1alpha1.PoisonedRelease{}, fmt.Errorf("%w: %s; these are: %s", errDigestNotFound, digest, strings.Join(known, ", "))
+	case len(list) == 1:
+		return list[0], nil
+	default:
+		return v1alpha1.PoisonedRelease{}, errSeveralPoisoned
+	}
+}
