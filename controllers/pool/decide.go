@@ -297,8 +297,10 @@ func (p *pass) stepIdle(m *member) {
 	switch {
 	case stray != "" && (!m.held() || m.leaving) && !m.away():
 		p.actions = append(p.actions, Action{Kind: Clean, Node: m.name, Host: m.host, Attempt: stray})
-	case m.leaving && !m.away():
-		p.do(m, Remove)
+	case m.leaving:
+		if m.update != nil && !m.away() {
+			p.do(m, Remove)
+		}
 	case m.held():
 		p.wait(m, WaitHuman)
 		if p.mayOffer(m) {

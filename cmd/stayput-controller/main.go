@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/cmd/internal/buildinfo"
+	"github.com/stayput-dev/stayput/controllers/clusters"
+	"github.com/stayput-dev/stayput/controllers/outofband"
+	"github.com/stayput-dev/stayput/controllers/pool"
+)
+
+const leaseName = "controller.stayput.dev"
+
+func main() {
+	if err := newCommand().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	metricsAddress, probeAddress string
+	leaderElect                  bool
+	leaderElectionNamespace      string
+	shutdownTimeout              time.Duration
+	logLevel                     slog.Level
+}
+
+func newCommand() *cobra.Command {
+	var o options
+	command := &cobra.Command{
+		Use:           "stayput-controller",
+		Short:         "Update the operating system of physical Kubernetes nodes in place: the controllers",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       buildinfo.Version,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			handler := slog.NewJSONHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: o.logLevel})
+			logger := logr.FromSlogHandler(handler)
+			ctrl.SetLogger(logger)
+
+			return run(cmd.Context(), o, logger)
+		},
+	}
+	command.SetVersionTemplate(buildinfo.String("stayput-controller") + "\n")
+	flags := command.Flags()
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", `address of the Prometheus metrics, "0" for none`)
+	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true, "let only one of several controllers act at a time")
+	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "",
+		"namespace of the Lease; in a cluster the default is the pod's own")
+	flags.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 30*time.Second, "how long passes under way may take to end")
+	goFlags := flag.NewFlagSet("stayput-controller", flag.ContinueOnError)
+	config.RegisterFlags(goFlags) // --kubeconfig
+	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "least level that is logged: DEBUG, INFO, WARN or ERROR")
+	flags.AddGoFlagSet(goFlags)
+	command.AddCommand(&cobra.Command{
+		Use: "version", Short: "Print the version and commit of this program", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.String("stayput-controller"))
+
+			return err
+		},
+	})
+
+	return command
+}
+
+func run(ctx context.Context, o options, logger logr.Logger) error {
+	restConfig, err := config.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster (--kubeconfig, KUBECONFIG, or a pod's service account): %w", err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		kubescheme.AddToScheme, v1alpha1.AddToScheme, metal3.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("registering kinds: %w", err)
+		}
+	}
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: scheme, Logger: logger, Cache: clusters.CacheOptions(scheme),
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.probeAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       o.leaderElectionNamespace,
+		LeaderElectionReleaseOnCancel: true, // main ends with the manager, so nobody acts after the Lease is given up
+		GracefulShutdownTimeout:       &o.shutdownTimeout,
+	})
+	if err != nil {
+		return fmt.Errorf("setting up the manager: %w", err)
+	}
+	if err := setUp(mgr); err != nil {
+		return err
+	}
+	logger.Info("starting", "build", buildinfo.String("stayput-controller"))
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running the controllers: %w", err)
+	}
+
+	return nil
+}
+
+func setUp(mgr ctrl.Manager) error {
+	registry, err := clusters.New(mgr, clusters.Options{})
+	if err != nil {
+		return fmt.Errorf("setting up the connections to clusters: %w", err)
+	}
+	if err := mgr.Add(registry); err != nil {
+		return fmt.Errorf("setting up the connections to clusters: %w", err)
+	}
+	if err := pool.SetupWithManager(mgr, registry, resolver{}); err != nil {
+		return fmt.Errorf("setting up the controller of HostPools: %w", err)
+	}
+	if err := outofband.SetupWithManager(mgr, registry, outofband.Options{}); err != nil {
+		return fmt.Errorf("setting up the controller of silent machines: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("setting up /healthz: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("setting up /readyz: %w", err)
+	}
+
+	return nil
+}
