@@ -55,9 +55,6 @@ func (s *session) load(ctx context.Context) (World, error) {
 	}
 	w := newWorld(&s.update, &node)
 	s.nodeUUID = node.Status.NodeInfo.SystemUUID
-	if w.Phase != v1alpha1.PhaseRebooting {
-		return w, nil
-	}
 	w.Host, err = s.loadHost(ctx)
 
 	return w, err

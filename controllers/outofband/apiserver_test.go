@@ -1,0 +1,318 @@
+package outofband
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
+	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega is made for it
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/controllers/clusters"
+	"github.com/stayput-dev/stayput/test/apiserver"
+	"github.com/stayput-dev/stayput/test/lab/redfish"
+)
+
+const (
+	bmcUser     = "admin"
+	bmcPassword = "a-password-of-the-bmc"
+	eventually  = 60 * time.Second
+)
+
+// uuids are the machines of the tests, one for each.
+var uuids = []string{
+	"27946b59-9e44-4fa7-8e91-f3527a1ef001", "27946b59-9e44-4fa7-8e91-f3527a1ef002",
+	"27946b59-9e44-4fa7-8e91-f3527a1ef003", "27946b59-9e44-4fa7-8e91-f3527a1ef004",
+}
+
+// TestController runs the controller against a real API server and sushy-tools' emulator.
+func TestController(t *testing.T) {
+	t.Parallel()
+	log.SetLogger(logr.Discard())
+	server, err := apiserver.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	systems := make([]redfish.FakeSystem, 0, len(uuids))
+	for i, uuid := range uuids {
+		systems = append(systems, redfish.FakeSystem{UUID: uuid, Name: fmt.Sprintf("machine-%d", i), PoweredOn: true})
+	}
+	emulator, err := redfish.Start(t.Context(), redfish.Options{
+		StateDir: t.TempDir(), Username: bmcUser, Password: bmcPassword, Fake: systems,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab := &lab{client: server.Client, emulator: emulator}
+	lab.make(t, NewWithT(t))
+	t.Cleanup(func() {
+		for _, stop := range []func() error{emulator.Stop, server.Stop} {
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	lab.start(t, server)
+	t.Run("silent machine", func(t *testing.T) { t.Parallel(); lab.silentMachine(t) })
+	t.Run("found intent", func(t *testing.T) { t.Parallel(); lab.foundIntent(t) })
+	t.Run("wrong machine", func(t *testing.T) { t.Parallel(); lab.wrongMachine(t) })
+	t.Run("wrong password", func(t *testing.T) { t.Parallel(); lab.wrongPassword(t) })
+}
+
+type lab struct {
+	client   client.Client
+	emulator *redfish.Emulator
+}
+
+// make makes the objects that all tests share.
+func (l *lab) make(t *testing.T, g Gomega) {
+	t.Helper()
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "metal"}},
+		&v1alpha1.HostPool{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "gpu"},
+			Spec: v1alpha1.HostPoolSpec{
+				HostSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}},
+				Release:      v1alpha1.Release{OS: v1alpha1.ImageSource{Image: "registry.example/os:1"}},
+			},
+		},
+	} {
+		g.Expect(l.client.Create(t.Context(), object)).To(Succeed())
+	}
+}
+
+// start runs the controller until the test ends.
+func (l *lab) start(t *testing.T, server *apiserver.Server) {
+	t.Helper()
+	g := NewWithT(t)
+	scheme, err := apiserver.Scheme()
+	g.Expect(err).NotTo(HaveOccurred())
+	mgr, err := ctrl.NewManager(server.Config, ctrl.Options{
+		Scheme: scheme, Cache: clusters.CacheOptions(scheme), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	registry, err := clusters.New(mgr, clusters.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(mgr.Add(registry)).To(Succeed())
+	g.Expect(SetupWithManager(mgr, registry, Options{
+		BMCCA: l.emulator.CA(), Registerer: prometheus.NewRegistry(),
+	})).To(Succeed())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// machine makes a host, its Secret, its Node and its NodeUpdate.
+func (l *lab) machine(t *testing.T, g Gomega, name, uuid, password string, silentAfterReset time.Duration) {
+	t.Helper()
+	host := &metal3.BareMetalHost{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: name, Labels: map[string]string{"pool": "gpu"}},
+		Spec: metal3.BareMetalHostSpec{
+			Online: true, BMC: metal3.BMCDetails{Address: l.emulator.Address(uuid), CredentialsName: name + "-bmc"},
+		},
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, object := range []client.Object{
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: name + "-bmc"},
+			Data:       map[string][]byte{"username": []byte(bmcUser), "password": []byte(password + "\n")},
+		},
+		host, node,
+		&v1alpha1.NodeUpdate{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1alpha1.NodeUpdateSpec{
+				Door:    v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "gpu", Host: name},
+				Attempt: "a1",
+				Release: v1alpha1.NodeRelease{OS: v1alpha1.OSRelease{
+					Image: "registry.example/os@sha256:" + strings.Repeat("0", 64), Version: "1",
+				}},
+				Reboot:    v1alpha1.RebootSettings{SilentAfter: metav1.Duration{Duration: time.Second}},
+				OutOfBand: v1alpha1.OutOfBandSettings{SilentAfterReset: metav1.Duration{Duration: silentAfterReset}},
+			},
+		},
+	} {
+		g.Expect(l.client.Create(t.Context(), object)).To(Succeed())
+	}
+	host.Status.Provisioning.State = metal3.StateProvisioned
+	host.Status.OperationalStatus = metal3.OperationalStatusOK
+	host.Status.HardwareProfile = "unknown"
+	g.Expect(l.client.Status().Update(t.Context(), host)).To(Succeed())
+	node.Status.NodeInfo.SystemUUID = uuid
+	node.Status.NodeInfo.BootID = "old"
+	g.Expect(l.client.Status().Update(t.Context(), node)).To(Succeed())
+}
+
+// agent writes what the agent would.
+func (l *lab) agent(t *testing.T, g Gomega, name string, phase v1alpha1.Phase) {
+	t.Helper()
+	now := time.Now().UTC().Format(time.RFC3339)
+	g.Expect(l.client.Status().Apply(t.Context(), client.ApplyConfigurationFromUnstructured(
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "stayput.dev/v1alpha1", "kind": "NodeUpdate", "metadata": map[string]any{"name": name},
+			"status": map[string]any{
+				"attempt": "a1", "phase": string(phase), "bootID": "old", "heartbeat": now, "rebootedAt": now,
+			},
+		}}), client.FieldOwner(v1alpha1.FieldManagerAgent))).To(Succeed())
+}
+
+func (l *lab) status(t *testing.T, name string) func() (v1alpha1.OutOfBandStatus, error) {
+	t.Helper()
+
+	return func() (v1alpha1.OutOfBandStatus, error) {
+		var update v1alpha1.NodeUpdate
+		err := l.client.Get(t.Context(), client.ObjectKey{Name: name}, &update)
+
+		return ptr.Deref(update.Status.OutOfBand, v1alpha1.OutOfBandStatus{}), err
+	}
+}
+
+func reason(want v1alpha1.OutOfBandReason) func(v1alpha1.OutOfBandStatus) bool {
+	return func(status v1alpha1.OutOfBandStatus) bool { return status.Reason == want }
+}
+
+func (l *lab) silentMachine(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	l.machine(t, g, "silent", uuids[0], bmcPassword, time.Hour)
+	var before metal3.BareMetalHost
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Namespace: "metal", Name: "silent"}, &before)).To(Succeed())
+	l.agent(t, g, "silent", v1alpha1.PhaseRebooting)
+	g.Eventually(l.status(t, "silent")).WithTimeout(eventually).
+		Should(Satisfy(reason(v1alpha1.OutOfBandWaitingAfterReset)))
+	got, err := l.status(t, "silent")()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Intent).To(HaveField("ID", "a1-1-ForceRestart"))
+	g.Expect(got.Intent.SentAt).NotTo(BeNil())
+	g.Expect(got.Resets).To(BeEquivalentTo(1))
+	g.Expect(l.emulator.Resets(uuids[0])).To(Equal(1))
+
+	l.agent(t, g, "silent", v1alpha1.PhaseProving)
+	g.Eventually(l.status(t, "silent")).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandMachineBack)))
+	g.Expect(l.emulator.Resets(uuids[0])).To(Equal(1))
+
+	var after metal3.BareMetalHost
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Namespace: "metal", Name: "silent"}, &after)).To(Succeed())
+	g.Expect(after.ResourceVersion).To(Equal(before.ResourceVersion), "the BareMetalHost was written")
+	l.owns(t, g, "silent")
+	g.Eventually(func() ([]string, error) { return l.reasons(t, "silent") }).WithTimeout(eventually).
+		Should(ContainElements("DeadlinePassed", "PowerActionSent", "MachineBack"))
+}
+
+// owns checks that our field manager has status.outOfBand and nothing else.
+func (l *lab) owns(t *testing.T, g Gomega, name string) {
+	t.Helper()
+	var update v1alpha1.NodeUpdate
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Name: name}, &update)).To(Succeed())
+	g.Expect(update.Status.Phase).To(Equal(v1alpha1.PhaseProving), "the agent's part was lost")
+	owned := 0
+	for _, entry := range update.ManagedFields {
+		if entry.Manager != v1alpha1.FieldManagerOutOfBand {
+			continue
+		}
+		owned++
+		var fields map[string]map[string]any
+		g.Expect(json.NewDecoder(bytes.NewReader(entry.FieldsV1.Raw)).Decode(&fields)).To(Succeed())
+		g.Expect(fields).To(HaveLen(1))
+		g.Expect(fields["f:status"]).To(HaveLen(1))
+		g.Expect(fields["f:status"]).To(HaveKey("f:outOfBand"))
+	}
+	g.Expect(owned).To(Equal(1))
+}
+
+func (l *lab) reasons(t *testing.T, host string) ([]string, error) {
+	t.Helper()
+	var list eventsv1.EventList
+	if err := l.client.List(t.Context(), &list, client.InNamespace("metal")); err != nil {
+		return nil, fmt.Errorf("listing events: %w", err)
+	}
+	var reasons []string
+	for _, event := range list.Items {
+		if strings.Contains(event.Note, bmcPassword) {
+			t.Errorf("an event holds the password: %s", event.Note)
+		}
+		if event.Regarding.Kind == "BareMetalHost" && event.Regarding.Name == host {
+			reasons = append(reasons, event.Reason)
+		}
+	}
+
+	return reasons, nil
+}
+
+// foundIntent starts from what a process leaves that was killed between storing an intent and storing that it was
+// sent. The action may have been sent, so the next one comes only after the whole wait, as another reset.
+func (l *lab) foundIntent(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	const whole = 8 * time.Second
+	l.machine(t, g, "killed", uuids[1], bmcPassword, whole)
+	decided := metav1.NowMicro()
+	left, err := applyStatus("killed", "", &v1alpha1.OutOfBandStatus{
+		Attempt: "a1", Phase: v1alpha1.OutOfBandResetting, Reason: v1alpha1.OutOfBandDeadlinePassed, Resets: 1,
+		Intent: &v1alpha1.PowerIntent{
+			ID: "a1-1-ForceRestart", Action: "ForceRestart", DecidedAt: decided, ObservedPower: v1alpha1.PowerOn,
+		},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	unstructured.RemoveNestedField(left.Object, "metadata", "resourceVersion")
+	g.Expect(l.client.Status().Apply(t.Context(), client.ApplyConfigurationFromUnstructured(left),
+		client.FieldOwner(v1alpha1.FieldManagerOutOfBand))).To(Succeed())
+	l.agent(t, g, "killed", v1alpha1.PhaseRebooting)
+	g.Eventually(func() (int, error) { return l.emulator.Resets(uuids[1]) }).WithTimeout(eventually).Should(Equal(1))
+	g.Expect(time.Since(decided.Time)).To(BeNumerically(">", whole))
+	g.Eventually(l.status(t, "killed")).WithTimeout(eventually).Should(HaveField("Intent.ID", "a1-2-ForceRestart"))
+}
+
+// wrongMachine has a Node whose UUID is not that of the machine behind the BMC.
+func (l *lab) wrongMachine(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	l.machine(t, g, "wrong", uuids[2], bmcPassword, time.Hour)
+	var node corev1.Node
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Name: "wrong"}, &node)).To(Succeed())
+	node.Status.NodeInfo.SystemUUID = "00000000-1111-4222-8333-444444444444"
+	g.Expect(l.client.Status().Update(t.Context(), &node)).To(Succeed())
+	l.agent(t, g, "wrong", v1alpha1.PhaseRebooting)
+	g.Eventually(l.status(t, "wrong")).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandHostNotFound)))
+	g.Expect(l.emulator.Resets(uuids[2])).To(BeZero())
+	got, err := l.status(t, "wrong")()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Message).To(ContainSubstring(uuids[2]))
+	g.Expect(got.Resets).To(BeZero())
+}
+
+func (l *lab) wrongPassword(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	l.machine(t, g, "locked", uuids[3], "not-the-password", time.Hour)
+	l.agent(t, g, "locked", v1alpha1.PhaseRebooting)
+	g.Eventually(l.status(t, "locked")).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandBMCCredentials)))
+	got, err := l.status(t, "locked")()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Resets).To(BeZero())
+	g.Expect(got.Message).NotTo(ContainSubstring("not-the-password"))
+	g.Expect(l.emulator.Resets(uuids[3])).To(BeZero())
+}

@@ -1,0 +1,204 @@
+package outofband
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
+)
+
+func freeHost() *metal3.BareMetalHost {
+	return &metal3.BareMetalHost{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "h1", Labels: map[string]string{"pool": "gpu"}},
+		Spec: metal3.BareMetalHostSpec{
+			Online: true, BMC: metal3.BMCDetails{Address: "redfish://10.0.0.1", CredentialsName: "h1-bmc"},
+		},
+		Status: metal3.BareMetalHostStatus{
+			OperationalStatus: metal3.OperationalStatusOK,
+			Provisioning:      metal3.ProvisionStatus{State: metal3.StateProvisioned},
+		},
+	}
+}
+
+func TestHostBusy(t *testing.T) {
+	t.Parallel()
+	annotate := func(name string) func(*metal3.BareMetalHost) {
+		return func(h *metal3.BareMetalHost) { h.Annotations = map[string]string{name: ""} }
+	}
+	cases := map[string]struct {
+		change func(*metal3.BareMetalHost)
+		want   string
+	}{
+		"free":                   {func(*metal3.BareMetalHost) {}, ""},
+		"externally provisioned": {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateExternallyProvisioned }, ""},
+		"our own annotation":     {annotate("reboot.metal3.io/stayput"), ""},
+		"another annotation":     {annotate("inspect.metal3.io"), ""},
+		"deleted":                {func(h *metal3.BareMetalHost) { h.DeletionTimestamp = ptr.To(metav1.Now()) }, "is being deleted"},
+		"deprovisioning":         {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateDeprovisioning }, `state "deprovisioning"`},
+		"available":              {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateAvailable }, `state "available"`},
+		"paused":                 {annotate("baremetalhost.metal3.io/paused"), "is paused"},
+		"detached":               {annotate("baremetalhost.metal3.io/detached"), "is detached"},
+		"detached status":        {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusDetached }, `"detached"`},
+		"kept off":               {func(h *metal3.BareMetalHost) { h.Spec.Online = false }, "spec.online"},
+		"servicing":              {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusServicing }, "serviced"},
+		"error":                  {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusError }, "has error"},
+		"rebooted":               {annotate("reboot.metal3.io"), "reboot.metal3.io"},
+		"kept off by another":    {annotate("reboot.metal3.io/metal3-remediation-1"), "metal3-remediation-1"},
+	}
+	for name, c := range cases {
+		host := freeHost()
+		c.change(host)
+		got := hostBusy(host)
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestViewHost(t *testing.T) {
+	t.Parallel()
+	pool := &v1alpha1.HostPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "gpu"},
+		Spec:       v1alpha1.HostPoolSpec{HostSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}}},
+	}
+	host := freeHost()
+	host.Spec.DisablePowerOff = true
+	if got := viewHost(pool, host); got != (HostView{KeepPowered: true}) {
+		t.Errorf("got %+v", got)
+	}
+	host.Spec.BMC.Address = ""
+	if got := viewHost(pool, host); !strings.Contains(got.NotFound, "spec.bmc.address") {
+		t.Errorf("got %+v", got)
+	}
+	// A NodeUpdate of another cluster must not reach hosts that its pool does not select.
+	host = freeHost()
+	host.Labels = nil
+	if got := viewHost(pool, host); !strings.Contains(got.NotFound, "not selected") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestCredentialsAreTrimmed(t *testing.T) {
+	t.Parallel()
+	got := credentials(&corev1.Secret{Data: map[string][]byte{"username": []byte(" admin\n"), "password": []byte("s3 cret\r\n")}})
+	if want := (bmc.Credentials{Username: "admin", Password: "s3 cret"}); got != want {
+		t.Errorf("got %q %q", got.Username, got.Password)
+	}
+}
+
+func TestLastSign(t *testing.T) {
+	t.Parallel()
+	at := func(minutes int) *metav1.Time {
+		return ptr.To(metav1.NewTime(testStart.Add(time.Duration(minutes) * time.Minute)))
+	}
+	node := func(bootID string, beat int) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{
+			NodeInfo:   corev1.NodeSystemInfo{BootID: bootID},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastHeartbeatTime: *at(beat)}},
+		}}
+	}
+	cases := map[string]struct {
+		heartbeat *metav1.Time
+		node      *corev1.Node
+		want      *metav1.Time
+	}{
+		"nothing":                      {nil, nil, nil},
+		"the write of the reboot":      {at(0), node("old", -1), nil},
+		"the agent writes":             {at(2), node("old", -1), at(2)},
+		"the old boot's kubelet":       {at(0), node("old", 1), nil},
+		"the new boot's kubelet":       {at(0), node("new", 3), at(3)},
+		"the kubelet is newer":         {at(2), node("new", 3), at(3)},
+		"the agent is newer":           {at(4), node("new", 3), at(4)},
+		"no boot ID":                   {at(0), node("", 3), nil},
+		"a kubelet from before":        {at(0), node("new", -5), nil},
+		"a heartbeat before rebooting": {at(-3), nil, nil},
+	}
+	for name, c := range cases {
+		update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{RebootedAt: at(0), Heartbeat: c.heartbeat, BootID: "old"}}
+		got := lastSign(update, c.node)
+		if c.want == nil && !got.IsZero() || c.want != nil && !got.Equal(c.want.Time) {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestNewWorld(t *testing.T) {
+	t.Parallel()
+	update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{
+		Attempt: "a2", OutOfBand: &v1alpha1.OutOfBandStatus{Attempt: "a1", Resets: 3},
+	}}
+	w := newWorld(update, nil)
+	if w.Status != nil {
+		t.Error("the status of another attempt counts")
+	}
+	if w.SilentAfter != 15*time.Minute || w.Settings != (Settings{MaxResets: 4, SilentAfterReset: 10 * time.Minute}) {
+		t.Errorf("defaults: got %+v", w)
+	}
+	update.Spec.OutOfBand.MaxResets = ptr.To[int32](0)
+	if got := newWorld(update, nil).Settings.MaxResets; got != 0 {
+		t.Errorf("maxResets 0: got %d", got)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	var b backoffs
+	request := Request{Node: "n1"}
+	busy := &bmc.Error{Kind: bmc.Busy, Op: "testing", RetryAfter: time.Hour}
+	auth := &bmc.Error{Kind: bmc.Auth, Op: "testing"}
+	transient := &bmc.Error{Kind: bmc.Transient, Op: "testing"}
+	for _, c := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{transient, 15 * time.Second}, {transient, 30 * time.Second}, {transient, time.Minute}, {transient, 2 * time.Minute},
+		{transient, 4 * time.Minute}, {transient, 5 * time.Minute}, {auth, 15 * time.Minute}, {busy, 10 * time.Minute},
+	} {
+		b.failed(request, c.err, testStart)
+		if left, err := b.active(request, testStart); left != c.want || err != c.err {
+			t.Errorf("got %s, %v, want %s", left, err, c.want)
+		}
+	}
+	if _, err := b.active(Request{Node: "n2"}, testStart); err != nil {
+		t.Error("another machine is held up")
+	}
+	b.clear(request)
+	if _, err := b.active(request, testStart); err != nil {
+		t.Error("the error is remembered")
+	}
+}
+
+func TestSilentGauge(t *testing.T) {
+	t.Parallel()
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		node  string
+		phase v1alpha1.OutOfBandPhase
+		want  float64
+	}{
+		{"n1", v1alpha1.OutOfBandWatching, 0}, {"n1", v1alpha1.OutOfBandSilent, 1}, {"n1", v1alpha1.OutOfBandResetting, 1},
+		{"n2", v1alpha1.OutOfBandNeedsHuman, 2}, {"n1", v1alpha1.OutOfBandRecovered, 1},
+	} {
+		m.observe(Request{Node: c.node}, &v1alpha1.OutOfBandStatus{Phase: c.phase})
+		if got := testutil.ToFloat64(m.silent); got != c.want {
+			t.Errorf("after %s %s: got %v, want %v", c.node, c.phase, got, c.want)
+		}
+	}
+	m.observe(Request{Node: "n2"}, nil)
+	if got := testutil.ToFloat64(m.silent); got != 0 {
+		t.Errorf("got %v, want 0", got)
+	}
+}
