@@ -30,7 +30,7 @@ func (r *registryBlobs) open(ctx context.Context, source blob, from, to int64) (
 	transfer := &transfer{ctx: ctx, from: r, blob: source, pos: from, end: to}
 
 	for {
-		err := transfer.connect(from == 0)
+		err := transfer.connect(from == 0) //nolint:contextcheck // The transfer has it.
 		if err == nil {
 			return transfer, nil
 		}
@@ -158,7 +158,7 @@ func (t *transfer) connect(discard bool) error {
 		return classify(t.ctx, t.blob.subject, err)
 	}
 
-	response, err := t.request(session, t.pos > 0 || t.end < t.blob.size)
+	response, err := t.request(session, t.pos > 0 || t.end < t.blob.size) //nolint:bodyclose // It is t.body, closed by disconnect.
 	if err != nil {
 		return classify(t.ctx, t.blob.subject, err)
 	}
@@ -267,7 +267,7 @@ func (t *transfer) acceptWhole(response *http.Response, discard bool) error {
 }
 
 func (t *transfer) withoutRange(session http.RoundTripper, discard bool) error {
-	response, err := t.request(session, false)
+	response, err := t.request(session, false) //nolint:bodyclose // It is t.body, closed by disconnect.
 	if err != nil {
 		return classify(t.ctx, t.blob.subject, err)
 	}

@@ -78,7 +78,7 @@ func checkSpec(config Config, files map[Role]string) error {
 		}
 
 		if info.Mode().IsRegular() && info.Size() == 0 {
-			return fmt.Errorf("adding %s: %s is empty (give the file that was built)", role, file)
+			return invalid(file, fmt.Sprintf("the file for %s is empty", role), "give the file that was built")
 		}
 
 		config.Contents = append(config.Contents,

@@ -122,9 +122,10 @@ func (c *Client) parse(reference string) (name.Reference, error) {
 
 	parsed, err := name.ParseReference(reference, options...)
 	if err != nil {
-		return nil, fmt.Errorf(
-			"reading the image reference %q: %w (write it as registry/repository:tag or registry/repository@sha256:…)",
-			reference, err)
+		return nil, &Error{
+			Kind: ErrInvalid, Subject: fmt.Sprintf("image reference %q", reference), Err: err,
+			Fix: "write it as registry/repository:tag or registry/repository@sha256:…",
+		}
 	}
 
 	return parsed, nil

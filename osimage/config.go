@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -137,9 +138,9 @@ func (c Content) validate() error {
 	case !digestPattern.MatchString(c.RawDigest):
 		return invalidField("contents.rawDigest", c.RawDigest, "sha256: and 64 lower-case hexadecimal digits")
 	case c.Size <= 0:
-		return invalidField("contents.size", fmt.Sprint(c.Size), "a number of bytes above 0")
+		return invalidField("contents.size", strconv.FormatInt(c.Size, 10), "a number of bytes above 0")
 	case c.RawSize <= 0:
-		return invalidField("contents.rawSize", fmt.Sprint(c.RawSize), "a number of bytes above 0")
+		return invalidField("contents.rawSize", strconv.FormatInt(c.RawSize, 10), "a number of bytes above 0")
 	default:
 		return nil
 	}

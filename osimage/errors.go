@@ -25,6 +25,8 @@ var (
 	ErrUnknownCA = errors.New("certificate not trusted")
 	// ErrPlainHTTP is returned when a registry would be spoken to without TLS and that was not asked for.
 	ErrPlainHTTP = errors.New("plain HTTP refused")
+	// ErrInvalid is returned when what was asked for cannot be done: an option, a reference or a file that makes no sense.
+	ErrInvalid = errors.New("cannot be used")
 	// ErrTransient is returned when the network or the registry failed and all tries were used up. Try again later.
 	ErrTransient = errors.New("transient failure")
 )
@@ -62,6 +64,10 @@ func (e *Error) Error() string {
 	}
 
 	return text.String()
+}
+
+func invalid(subject, detail, fix string) error {
+	return &Error{Kind: ErrInvalid, Subject: subject, Detail: detail, Fix: fix}
 }
 
 // Unwrap makes errors.Is work for the kind and for the cause.

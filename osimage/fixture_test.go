@@ -26,7 +26,7 @@ const usrSize = 2*4<<20 + 123457
 
 // randomBytes gives the same bytes for the same seed, half of them compressible.
 func randomBytes(seed uint64, size int) []byte {
-	source := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // Test data.
+	source := rand.New(rand.NewPCG(seed, seed))
 	data := make([]byte, size)
 
 	for start := 0; start < size; start += 4096 {
@@ -160,6 +160,7 @@ func (f *faults) blob(inner http.Handler, w http.ResponseWriter, r *http.Request
 // cutWriter breaks the connection in the middle of an answer.
 type cutWriter struct {
 	http.ResponseWriter
+
 	faults *faults
 	sent   int
 }
@@ -243,7 +244,7 @@ func layerDigest(t *testing.T, image *osimage.Image, role osimage.Role) string {
 func background(t *testing.T) context.Context {
 	t.Helper()
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 
 	return ctx

@@ -40,6 +40,7 @@ func (i *Image) startOf(ctx context.Context, content Content, offset int64) (pos
 		return position{}, nil
 	}
 
+	//nolint:gosec // A table of at most maxSeekTable bytes cannot reach 2^63.
 	return position{compressed: int64(entry.CompressedOffset), raw: int64(entry.DecompressedOffset)}, nil
 }
 
@@ -79,6 +80,7 @@ func (i *Image) seekTable(ctx context.Context, content Content) (*seekable.SeekT
 func usable(table seekable.SeekTable, content Content) bool {
 	last, ok := table.EntryByID(table.NumFrames() - 1)
 
+	//nolint:gosec // Config.Validate refuses negative sizes.
 	return ok && table.Size() == uint64(content.RawSize) &&
 		last.CompressedOffset+uint64(last.CompressedSize) < uint64(content.Size)
 }
@@ -154,6 +156,7 @@ func (i *Image) Frames(ctx context.Context, role Role) ([]Frame, error) {
 
 	for id := range table.NumFrames() {
 		entry, _ := table.EntryByID(id)
+		//nolint:gosec // A table of at most maxSeekTable bytes cannot reach 2^63.
 		frames = append(frames, Frame{
 			Offset: int64(entry.DecompressedOffset), Length: int64(entry.DecompressedSize), Checksum: entry.Checksum,
 		})

@@ -74,7 +74,8 @@ func (i *Image) Open(ctx context.Context, role Role, offset int64) (io.ReadClose
 	}
 
 	if offset < 0 || offset > content.RawSize {
-		return nil, fmt.Errorf("opening %s of %s at byte %d: it has %d bytes", role, i.reference, offset, content.RawSize)
+		return nil, invalid(fmt.Sprintf("%s of %s", role, i.reference),
+			fmt.Sprintf("it has %d bytes and cannot be read from byte %d", content.RawSize, offset), "read from within it")
 	}
 
 	if offset == content.RawSize {

@@ -182,6 +182,7 @@ func (m *medium) close() error {
 // alignedBuffer returns a buffer whose address O_DIRECT takes.
 func alignedBuffer(size int) []byte {
 	buffer := make([]byte, size+directAlignment)
+	//nolint:gosec // Only the address is looked at.
 	misaligned := int(uintptr(unsafe.Pointer(unsafe.SliceData(buffer))) % directAlignment)
 
 	return buffer[directAlignment-misaligned:][:size]

@@ -21,7 +21,7 @@ const (
 	// memoryLimit is what the product promises for any size.
 	memoryLimit = 64 << 20
 	// bigSize is large beside it: random bytes first, then a hole.
-	bigSize, bigRandom = 1 << 30, 96 << 20
+	bigSize, bigRandom = 512 << 20, 96 << 20
 
 	childVariable = "OSIMAGE_TEST_CHILD"
 )
@@ -103,7 +103,7 @@ func printPeak() error {
 		}
 	}
 
-	return errors.New("no VmHWM")
+	return io.ErrUnexpectedEOF
 }
 
 func TestMemory(t *testing.T) {
@@ -116,14 +116,13 @@ func TestMemory(t *testing.T) {
 		writeBig(t, filepath.Join(dir, string(role)), size)
 	}
 
-	command := exec.CommandContext(t.Context(), os.Args[0], //nolint:gosec // This program.
+	command := exec.CommandContext(t.Context(), os.Args[0],
 		dir, server.Address+"/os/big:1", server.CAFile, server.DockerConfig)
 	command.Env = append(os.Environ(), childVariable+"=1")
 
 	output, err := command.Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			t.Fatalf("%v: %s", err, exit.Stderr)
 		}
 

@@ -3,7 +3,6 @@ package osimage
 import (
 	"bytes"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -48,7 +47,7 @@ func WithDockerConfigJSON(data []byte) Option {
 		file, err := config.LoadFromReader(bytes.NewReader(data))
 		if err != nil {
 			// The cause could quote the file, which holds secrets.
-			return errors.New("reading the registry credentials: not a docker config (want {\"auths\": {…}})")
+			return invalid("registry credentials", "they are not a docker config", `write them as {"auths": {…}}`)
 		}
 
 		client.keychain = dockerConfig{file: file}
@@ -84,7 +83,7 @@ func WithCAFile(path string) Option {
 		}
 
 		if !pool.AppendCertsFromPEM(data) {
-			return fmt.Errorf("reading the registry's CA file %s: no certificate in it (want PEM, -----BEGIN CERTIFICATE-----)", path)
+			return invalid("CA file "+path, "no certificate is in it", "write it as PEM: -----BEGIN CERTIFICATE-----")
 		}
 
 		client.roots = pool
@@ -115,8 +114,8 @@ func WithPlainHTTP(allowed bool) Option {
 func WithArchitecture(architecture string) Option {
 	return func(client *Client) error {
 		if architecture != "" && !slices.Contains(Architectures(), architecture) {
-			return fmt.Errorf("architecture %q is unknown: use one of %s",
-				architecture, strings.Join(Architectures(), ", "))
+			return invalid(fmt.Sprintf("architecture %q", architecture), "it is unknown",
+				"use one of "+strings.Join(Architectures(), ", "))
 		}
 
 		client.architecture = architecture
@@ -139,7 +138,7 @@ func WithByteCounter(count func(n int64)) Option {
 func WithRetry(retry Retry) Option {
 	return func(client *Client) error {
 		if retry.Tries < 1 {
-			return fmt.Errorf("retry: %d tries: use at least 1", retry.Tries)
+			return invalid(fmt.Sprintf("retry with %d tries", retry.Tries), "", "use at least 1")
 		}
 
 		client.retry = retry
@@ -152,7 +151,7 @@ func WithRetry(retry Retry) Option {
 func WithStallTimeout(after time.Duration) Option {
 	return func(client *Client) error {
 		if after <= 0 {
-			return fmt.Errorf("stall timeout %s: use a duration above 0", after)
+			return invalid(fmt.Sprintf("stall timeout %s", after), "", "use a duration above 0")
 		}
 
 		client.stallAfter = after

@@ -31,8 +31,8 @@ func (c *Client) Push(
 	}
 
 	if _, ok := parsed.(name.Tag); !ok {
-		return Resolved{}, fmt.Errorf("pushing to %s: a digest cannot be chosen (name a tag, as registry/repository:%s)",
-			reference, image.config.Version)
+		return Resolved{}, invalid(reference, "a digest cannot be chosen for a push",
+			"name a tag, as registry/repository:"+image.config.Version)
 	}
 
 	hash, err := v1.NewHash(image.digest)

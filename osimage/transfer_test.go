@@ -60,8 +60,10 @@ func TestOpenFromAnyOffset(t *testing.T) {
 	image := newFaults(t).push(t, parts)
 
 	rapid.Check(t, func(rt *rapid.T) {
-		offset := rapid.OneOf(rapid.Int64Range(0, usrSize), rapid.SampledFrom([]int64{0, 4 << 20, 8 << 20, 4<<20 - 1,
-			4<<20 + 1, usrSize - 1, usrSize})).Draw(rt, "offset")
+		offset := rapid.OneOf(rapid.Int64Range(0, usrSize), rapid.SampledFrom([]int64{
+			0, 4 << 20, 8 << 20, 4<<20 - 1,
+			4<<20 + 1, usrSize - 1, usrSize,
+		})).Draw(rt, "offset")
 
 		got, err := readFrom(t, image, osimage.RoleUSR, offset)
 		if err != nil {

@@ -66,6 +66,7 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 
 type countedBody struct {
 	io.ReadCloser
+
 	count func(n int64)
 }
 

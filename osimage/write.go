@@ -144,28 +144,17 @@ func (w *writing) kept(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 
-	var (
-		kept   int64
-		buffer []byte
-	)
+	var kept int64
+
+	buffer := make([]byte, frameSize)
 
 	for _, frame := range frames {
-		if frame.Length > maxWindow || ctx.Err() != nil {
-			break
+		if err := ctx.Err(); err != nil {
+			return 0, fmt.Errorf("looking for what is on %s already: %w", targetName(w.target), err)
 		}
 
-		if int64(cap(buffer)) < frame.Length {
-			buffer = make([]byte, frame.Length)
-		}
-
-		buffer = buffer[:frame.Length]
-
-		// What cannot be read is written anew.
-		if n, _ := w.target.ReadAt(buffer, w.options.Offset+frame.Offset); int64(n) < frame.Length {
-			break
-		}
-
-		if uint32(xxhash.Sum64(buffer)) != frame.Checksum { //nolint:gosec // The format has the lower 32 bits.
+		// A frame that is larger than ours is written anew, as is what cannot be read.
+		if frame.Length > frameSize || !w.holds(frame, buffer[:frame.Length]) {
 			break
 		}
 
@@ -174,6 +163,15 @@ func (w *writing) kept(ctx context.Context) (int64, error) {
 	}
 
 	return kept, nil
+}
+
+// holds tells whether a frame is on the target already, as far as its checksum can tell.
+func (w *writing) holds(frame Frame, buffer []byte) bool {
+	if n, _ := w.target.ReadAt(buffer, w.options.Offset+frame.Offset); n < len(buffer) {
+		return false
+	}
+
+	return uint32(xxhash.Sum64(buffer)) == frame.Checksum //nolint:gosec // The format has the lower 32 bits.
 }
 
 // from writes everything from a raw offset on, and verifies all of it.

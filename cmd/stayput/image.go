@@ -133,7 +133,12 @@ func addOutputFlag(flags *pflag.FlagSet, output *string) {
 	flags.StringVarP(output, "output", "o", outputText, "output format: text or json")
 }
 
-// print writes a value as JSON or as text.
+// mistake is an error in how a command was called.
+func mistake(subject, detail, fix string) error {
+	return &osimage.Error{Kind: osimage.ErrInvalid, Subject: subject, Detail: detail, Fix: fix}
+}
+
+// printAs writes a value as JSON or as text.
 func printAs(out io.Writer, output string, value any, text func(out io.Writer)) error {
 	switch output {
 	case outputJSON:
@@ -155,6 +160,6 @@ func printAs(out io.Writer, output string, value any, text func(out io.Writer)) 
 
 		return nil
 	default:
-		return fmt.Errorf("--output %q is unknown: use %s or %s", output, outputText, outputJSON)
+		return mistake(fmt.Sprintf("--output %q", output), "it is unknown", "use "+outputText+" or "+outputJSON)
 	}
 }

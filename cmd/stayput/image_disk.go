@@ -87,7 +87,7 @@ func parseSize(flag, text string, into *int64) error {
 
 	quantity, err := resource.ParseQuantity(text)
 	if err != nil || quantity.Value() <= 0 {
-		return fmt.Errorf("--%s %q is not a size: use a number of bytes, or one such as 512Mi or 4Gi", flag, text)
+		return mistake(fmt.Sprintf("--%s %q", flag, text), "it is not a size", "use a number of bytes, or one such as 512Mi or 4Gi")
 	}
 
 	*into = quantity.Value()

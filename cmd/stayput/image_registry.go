@@ -121,9 +121,13 @@ func describeImage(out io.Writer, image *osimage.Image) {
 	config := image.Config()
 
 	for _, line := range [][2]string{
-		{"Reference", image.Reference()}, {"Name", config.Name}, {"Version", config.Version},
-		{"Architecture", config.Architecture}, {"Scheme", config.Scheme},
-		{"Minimum source", orAny(config.MinSourceVersion)}, {"Root hash", config.RootHash},
+		{"Reference", image.Reference()},
+		{"Name", config.Name},
+		{"Version", config.Version},
+		{"Architecture", config.Architecture},
+		{"Scheme", config.Scheme},
+		{"Minimum source", orAny(config.MinSourceVersion)},
+		{"Root hash", config.RootHash},
 	} {
 		_, _ = fmt.Fprintf(out, "%s:\t%s\n", line[0], line[1])
 	}

@@ -54,11 +54,11 @@ This writes bytes only: it changes no partition table and no boot entry.`,
 func writeContent(cmd *cobra.Command, image *osimage.Image, role osimage.Role, path string, offset int64) (err error) {
 	content, ok := image.Config().Content(role)
 	if !ok {
-		return fmt.Errorf("--role %q: the image has no such content (`stayput image inspect` lists them)", role)
+		return mistake(fmt.Sprintf("--role %q", role), "the image has no such content", "`stayput image inspect` lists them")
 	}
 
 	if offset < 0 {
-		return fmt.Errorf("--offset %d: use 0 or more", offset)
+		return mistake(fmt.Sprintf("--offset %d", offset), "it is before the target's start", "use 0 or more")
 	}
 
 	target, err := openTarget(path, content.RawSize, offset)
@@ -103,8 +103,8 @@ func openTarget(path string, size, offset int64) (*os.File, error) {
 
 		return target, nil
 	case offset == 0 && info.Size() > size:
-		return nil, fmt.Errorf("%s has %d bytes already, more than the content's %d (remove it, or give --offset to write into it)",
-			path, info.Size(), size)
+		return nil, mistake(path, fmt.Sprintf("it has %d bytes already, more than the content's %d", info.Size(), size),
+			"remove it, or give --offset to write into it")
 	}
 
 	target, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, mode)

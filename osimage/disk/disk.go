@@ -57,7 +57,10 @@ func Create(ctx context.Context, source osimage.Source, file string, options Opt
 	}
 
 	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		return Result{}, fmt.Errorf("making the disk: %s is not a regular file (name a file, and write that to the device)", file)
+		return Result{}, &osimage.Error{
+			Kind: osimage.ErrInvalid, Subject: file, Detail: "it is not a regular file",
+			Fix: "name a file, and write that to the device",
+		}
 	}
 
 	out, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".")
@@ -98,7 +101,7 @@ func checkContents(config osimage.Config) error {
 }
 
 // write fills the partitions and writes the partition table last.
-func (p plan) write(ctx context.Context, source osimage.Source, out *os.File, options Options) error {
+func (p *plan) write(ctx context.Context, source osimage.Source, out *os.File, options Options) error {
 	const mode = 0o644
 	if err := errors.Join(out.Chmod(mode), out.Truncate(p.size)); err != nil {
 		return fmt.Errorf("making a file of %d bytes: %w", p.size, err)
@@ -140,7 +143,7 @@ func (p plan) write(ctx context.Context, source osimage.Source, out *os.File, op
 	return nil
 }
 
-func (p plan) table() *gpt.Table {
+func (p *plan) table() *gpt.Table {
 	table := &gpt.Table{
 		GUID: p.guid, ProtectiveMBR: true, LogicalSectorSize: sectorSize, PhysicalSectorSize: sectorSize,
 	}
@@ -148,6 +151,7 @@ func (p plan) table() *gpt.Table {
 	for index, place := range p.partitions {
 		table.Partitions = append(table.Partitions, &gpt.Partition{
 			Index: index + 1, Name: place.label, Type: place.kind, GUID: place.id, Attributes: place.attributes,
+			//nolint:gosec // Both are positive.
 			Start: uint64(place.start / sectorSize), End: uint64((place.start+place.size)/sectorSize - 1),
 		})
 	}
@@ -155,7 +159,7 @@ func (p plan) table() *gpt.Table {
 	return table
 }
 
-func (p plan) result() Result {
+func (p *plan) result() Result {
 	result := Result{Size: p.size, GUID: p.guid}
 
 	for index, place := range p.partitions {

@@ -23,7 +23,7 @@ const (
 )
 
 func randomBytes(seed uint64, size int) []byte {
-	source := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // Test data.
+	source := rand.New(rand.NewPCG(seed, seed))
 	data := make([]byte, size)
 
 	for i := range data {

@@ -103,15 +103,15 @@ type plan struct {
 }
 
 // newPlan decides all sizes and identities. The seed makes the random ones.
-func newPlan(config osimage.Config, sizes Sizes, seed string) (plan, error) {
+func newPlan(config osimage.Config, sizes Sizes, seed string) (*plan, error) {
 	data, verity, err := slotSizes(config, sizes)
 	if err != nil {
-		return plan{}, err
+		return nil, err
 	}
 
 	esp, err := espSize(config, sizes.ESP)
 	if err != nil {
-		return plan{}, err
+		return nil, err
 	}
 
 	ids := identities(seed)
@@ -127,7 +127,7 @@ func newPlan(config osimage.Config, sizes Sizes, seed string) (plan, error) {
 		last.label, last.kind = LabelState, typeLinuxData
 	}
 
-	result := plan{guid: ids.of("disk"), partitions: []partition{
+	result := &plan{guid: ids.of("disk"), partitions: []partition{
 		{label: LabelESP, kind: gpt.EFISystemPartition, id: ids.of("esp"), size: esp},
 		{
 			label: config.Label(), kind: dataKind, id: uuidOf(config.RootHash[:32]), attributes: attributeReadOnly,
@@ -172,7 +172,10 @@ func (p *plan) place(config osimage.Config, disk int64) error {
 	}
 
 	if p.size%alignment != 0 {
-		return fmt.Errorf("--disk-size %d is not a multiple of 1 MiB (use %d)", disk, roundUp(disk))
+		return &osimage.Error{
+			Kind: osimage.ErrInvalid, Subject: fmt.Sprintf("--disk-size %d", disk), Detail: "it is not a multiple of 1 MiB",
+			Fix: fmt.Sprintf("use %d", roundUp(disk)),
+		}
 	}
 
 	return nil

@@ -50,21 +50,21 @@ type Registry struct {
 }
 
 // Start starts a registry that stops with the test.
-func Start(t testing.TB) *Registry {
-	t.Helper()
+func Start(tb testing.TB) *Registry {
+	tb.Helper()
 
-	dir := t.TempDir()
+	dir := tb.TempDir()
 	registry := &Registry{
-		Address: freeAddress(t), Password: password, log: &lockedBuffer{},
+		Address: freeAddress(tb), Password: password, log: &lockedBuffer{},
 		CAFile: filepath.Join(dir, "ca.pem"), DockerConfig: filepath.Join(dir, "config.json"),
 		WrongConfig: filepath.Join(dir, "wrong.json"),
 	}
 
-	writeCertificate(t, dir, registry.CAFile)
-	writeCredentials(t, dir)
-	writeDockerConfig(t, registry.DockerConfig, registry.Address, password)
-	writeDockerConfig(t, registry.WrongConfig, registry.Address, "wrong-"+password)
-	registry.run(t, dir)
+	writeCertificate(tb, dir, registry.CAFile)
+	writeCredentials(tb, dir)
+	writeDockerConfig(tb, registry.DockerConfig, registry.Address, password)
+	writeDockerConfig(tb, registry.WrongConfig, registry.Address, "wrong-"+password)
+	registry.run(tb, dir)
 
 	return registry
 }
@@ -74,8 +74,8 @@ func (r *Registry) Log() string {
 	return r.log.String()
 }
 
-func (r *Registry) run(t testing.TB, dir string) {
-	t.Helper()
+func (r *Registry) run(tb testing.TB, dir string) {
+	tb.Helper()
 
 	config := map[string]any{
 		"version": "0.1",
@@ -90,31 +90,31 @@ func (r *Registry) run(t testing.TB, dir string) {
 
 	// JSON is YAML.
 	data, err := json.Marshal(config)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "config.yml"), data, fileMode))
+	must(tb, err)
+	must(tb, os.WriteFile(filepath.Join(dir, "config.yml"), data, fileMode))
 
 	ctx, stop := context.WithCancel(context.Background())
 	command := exec.CommandContext(ctx, "docker-registry", "serve", filepath.Join(dir, "config.yml"))
 	command.Stdout, command.Stderr = r.log, r.log
 
-	must(t, command.Start())
-	t.Cleanup(func() {
+	must(tb, command.Start())
+	tb.Cleanup(func() {
 		stop()
 
 		// It was killed, so the error says that.
 		_ = command.Wait()
 	})
 
-	r.waitUntilUp(t)
+	r.waitUntilUp(tb)
 }
 
 // waitUntilUp asks until the registry answers that it wants credentials.
-func (r *Registry) waitUntilUp(t testing.TB) {
-	t.Helper()
+func (r *Registry) waitUntilUp(tb testing.TB) {
+	tb.Helper()
 
 	pool := x509.NewCertPool()
 	data, err := os.ReadFile(r.CAFile)
-	must(t, err)
+	must(tb, err)
 	pool.AppendCertsFromPEM(data)
 
 	client := &http.Client{Transport: &http.Transport{
@@ -122,7 +122,7 @@ func (r *Registry) waitUntilUp(t testing.TB) {
 	}}
 	defer client.CloseIdleConnections()
 
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(tb.Context(), startTimeout)
 	defer cancel()
 
 	poll := time.NewTicker(pollEvery)
@@ -130,11 +130,11 @@ func (r *Registry) waitUntilUp(t testing.TB) {
 
 	for {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+r.Address+"/v2/", nil)
-		must(t, err)
+		must(tb, err)
 
 		response, err := client.Do(request)
 		if err == nil {
-			must(t, response.Body.Close())
+			must(tb, response.Body.Close())
 
 			if response.StatusCode == http.StatusUnauthorized {
 				return
@@ -143,17 +143,17 @@ func (r *Registry) waitUntilUp(t testing.TB) {
 
 		select {
 		case <-ctx.Done():
-			t.Fatalf("docker-registry did not come up: %v\n%s", err, r.Log())
+			tb.Fatalf("docker-registry did not come up: %v\n%s", err, r.Log())
 		case <-poll.C:
 		}
 	}
 }
 
-func writeCertificate(t testing.TB, dir, caFile string) {
-	t.Helper()
+func writeCertificate(tb testing.TB, dir, caFile string) {
+	tb.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	must(tb, err)
 
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "registrytest"},
@@ -164,53 +164,53 @@ func writeCertificate(t testing.TB, dir, caFile string) {
 	}
 
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	must(t, err)
+	must(tb, err)
 
 	keyData, err := x509.MarshalPKCS8PrivateKey(key)
-	must(t, err)
+	must(tb, err)
 
 	encoded := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
-	must(t, os.WriteFile(caFile, encoded, fileMode))
-	must(t, os.WriteFile(filepath.Join(dir, "cert.pem"), encoded, fileMode))
-	must(t, os.WriteFile(filepath.Join(dir, "key.pem"),
+	must(tb, os.WriteFile(caFile, encoded, fileMode))
+	must(tb, os.WriteFile(filepath.Join(dir, "cert.pem"), encoded, fileMode))
+	must(tb, os.WriteFile(filepath.Join(dir, "key.pem"),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyData}), fileMode))
 }
 
-func writeCredentials(t testing.TB, dir string) {
-	t.Helper()
+func writeCredentials(tb testing.TB, dir string) {
+	tb.Helper()
 
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "htpasswd"), fmt.Appendf(nil, "%s:%s\n", User, hash), fileMode))
+	must(tb, err)
+	must(tb, os.WriteFile(filepath.Join(dir, "htpasswd"), fmt.Appendf(nil, "%s:%s\n", User, hash), fileMode))
 }
 
-func writeDockerConfig(t testing.TB, path, address, secret string) {
-	t.Helper()
+func writeDockerConfig(tb testing.TB, path, address, secret string) {
+	tb.Helper()
 
 	data, err := json.Marshal(map[string]any{
 		"auths": map[string]any{address: map[string]string{"username": User, "password": secret}},
 	})
-	must(t, err)
-	must(t, os.WriteFile(path, data, fileMode))
+	must(tb, err)
+	must(tb, os.WriteFile(path, data, fileMode))
 }
 
-func freeAddress(t testing.TB) string {
-	t.Helper()
+func freeAddress(tb testing.TB) string {
+	tb.Helper()
 
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	must(tb, err)
 
 	address := listener.Addr().String()
-	must(t, listener.Close())
+	must(tb, listener.Close())
 
 	return address
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
+func must(tb testing.TB, err error) {
+	tb.Helper()
 
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
