@@ -125,7 +125,8 @@ func TestTheServerReplacesDuplicateConditions(t *testing.T) {
 	node.apply(protocol.SetReason(node.read(), protocol.Shipped, protocol.ReasonUpdateFailed, "", now))
 	node.apply(protocol.Select(node.read()))
 
-	duplicate := []byte(`[{"op":"add","path":"/status/conditions/-","value":{"type":"InPlaceUpdate","status":"True","reason":"ReadyForUpdate"}}]`)
+	duplicate := []byte(`[{"op":"add","path":"/status/conditions/-",
+		"value":{"type":"InPlaceUpdate","status":"True","reason":"ReadyForUpdate"}}]`)
 	if _, err := node.nodes.Patch(t.Context(), node.name, types.JSONPatchType, duplicate, metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func TestTheServerReplacesDuplicateConditions(t *testing.T) {
 
 	healed := node.read()
 
-	var kinds []string
+	kinds := make([]string, 0, len(healed.Status.Conditions))
 	for _, condition := range healed.Status.Conditions {
 		kinds = append(kinds, string(condition.Type)+" "+condition.Reason)
 	}

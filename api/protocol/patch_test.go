@@ -58,18 +58,32 @@ func TestPatches(t *testing.T) {
 			Select(testNode(candidate, attemptA)),
 			`{"metadata":{"labels":{"node.machine.sapcloud.io/selected-for-update":"true"}}}`,
 		},
-		"select again":           {Select(testNode(candidate, attemptA, label(LabelSelected, "by-hand"))), ""},
-		"select takes stale off": {Select(testNode(attemptA, selected, label(LabelSuccessfulGEP, "true"))), `{"metadata":{"labels":{"node.machine.sapcloud.io/update-successful":null}}}`},
+		"select again": {Select(testNode(candidate, attemptA, label(LabelSelected, "by-hand"))), ""},
+		"select takes stale off": {
+			Select(testNode(attemptA, selected, label(LabelSuccessfulGEP, "true"))),
+			`{"metadata":{"labels":{"node.machine.sapcloud.io/update-successful":null}}}`,
+		},
 		"cordon": {
 			Cordon(testNode(), "a"),
 			`{"metadata":{"annotations":{"stayput.dev/cordoned-by":"a"}},"spec":{"unschedulable":true}}`,
 		},
-		"cordon again":                   {Cordon(testNode(cordoned, annotation(AnnotationCordonedBy, "a")), "a"), ""},
-		"cordoned by a person":           {Cordon(testNode(cordoned), "a"), ""},
-		"uncordoned by a person":         {Cordon(testNode(annotation(AnnotationCordonedBy, "a")), "a"), `{"metadata":{},"spec":{"unschedulable":true}}`},
-		"cordoned by our earlier one":    {Cordon(testNode(cordoned, annotation(AnnotationCordonedBy, "old")), "a"), `{"metadata":{"annotations":{"stayput.dev/cordoned-by":"a"}}}`},
-		"scale down":                     {DisableScaleDown(testNode(), "a"), `{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true","stayput.dev/scale-down-disabled-by":"a"}}}`},
-		"scale down again":               {DisableScaleDown(testNode(annotation(AnnotationScaleDownDisabled, "true"), annotation(AnnotationScaleDownDisabledByUs, "a")), "a"), ""},
+		"cordon again":         {Cordon(testNode(cordoned, annotation(AnnotationCordonedBy, "a")), "a"), ""},
+		"cordoned by a person": {Cordon(testNode(cordoned), "a"), ""},
+		"uncordoned by a person": {
+			Cordon(testNode(annotation(AnnotationCordonedBy, "a")), "a"), `{"metadata":{},"spec":{"unschedulable":true}}`,
+		},
+		"cordoned by our earlier one": {
+			Cordon(testNode(cordoned, annotation(AnnotationCordonedBy, "old")), "a"),
+			`{"metadata":{"annotations":{"stayput.dev/cordoned-by":"a"}}}`,
+		},
+		"scale down": {
+			DisableScaleDown(testNode(), "a"),
+			`{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true",
+			  "stayput.dev/scale-down-disabled-by":"a"}}}`,
+		},
+		"scale down again": {
+			DisableScaleDown(testNode(annotation(AnnotationScaleDownDisabled, "true"), annotation(AnnotationScaleDownDisabledByUs, "a")), "a"), "",
+		},
 		"scale down, somebody else's":    {DisableScaleDown(testNode(annotation(AnnotationScaleDownDisabled, "false")), "a"), ""},
 		"release nothing":                {Release(testNode(cordoned, annotation(AnnotationScaleDownDisabled, "true")), "a"), ""},
 		"release without an attempt":     {Release(testNode(candidate, cordoned, annotation(AnnotationCordonedBy, "")), ""), ""},
@@ -93,7 +107,10 @@ func TestPatches(t *testing.T) {
 				label(LabelResult, "failed"), annotation(AnnotationResultAttempt, "a")), "a"),
 			`{"metadata":{"labels":{"node.machine.sapcloud.io/update-result":null},"annotations":{"stayput.dev/result-attempt":null}}}`,
 		},
-		"ready, GEP":       {SetReason(testNode(attemptA), GEP0031, ReasonReady, "", start), `{"metadata":{"labels":{"node.machine.sapcloud.io/ready-for-update":"true"}}}`},
+		"ready, GEP": {
+			SetReason(testNode(attemptA), GEP0031, ReasonReady, "", start),
+			`{"metadata":{"labels":{"node.machine.sapcloud.io/ready-for-update":"true"}}}`,
+		},
 		"ready again, GEP": {SetReason(testNode(label(LabelReadyGEP, "")), GEP0031, ReasonReady, "", start), ""},
 		"drained, GEP":     {SetReason(testNode(), GEP0031, ReasonDrainSuccessful, "", start), ""},
 		"succeed": {
@@ -107,8 +124,14 @@ func TestPatches(t *testing.T) {
 			  "annotations":{"stayput.dev/result-attempt":"a","node.machine.sapcloud.io/update-failed-reason":null,
 			  "node.machine.sapcloud.io/update-failure-message":null}}}`,
 		},
-		"succeed again":               {Succeed(testNode(attemptA, label(LabelResult, "successful"), annotation(AnnotationResultAttempt, "a")), Shipped, "a"), ""},
-		"succeed, GEP":                {Succeed(testNode(attemptA, label(LabelResult, "failed")), GEP0031, "a"), `{"metadata":{"labels":{"node.machine.sapcloud.io/update-successful":"true","node.machine.sapcloud.io/update-result":null},"annotations":{"stayput.dev/result-attempt":"a"}}}`},
+		"succeed again": {
+			Succeed(testNode(attemptA, label(LabelResult, "successful"), annotation(AnnotationResultAttempt, "a")), Shipped, "a"), "",
+		},
+		"succeed, GEP": {
+			Succeed(testNode(attemptA, label(LabelResult, "failed")), GEP0031, "a"),
+			`{"metadata":{"labels":{"node.machine.sapcloud.io/update-successful":"true","node.machine.sapcloud.io/update-result":null},
+			  "annotations":{"stayput.dev/result-attempt":"a"}}}`,
+		},
 		"succeed when nobody asks":    {Succeed(testNode(), Shipped, "a"), ""},
 		"succeed when another's turn": {Succeed(testNode(candidate, selected, annotation(AnnotationAttempt, "b")), Shipped, "a"), ""},
 		"fail": {
@@ -219,10 +242,13 @@ func TestSetReasonKeepsTheTransitionTimeWhileTheReasonStays(t *testing.T) {
 		node *corev1.Node
 		want bool
 	}{
-		"as it is":          {testNode(condition(ReasonSelected, start, "text")), false},
-		"another message":   {testNode(condition(ReasonSelected, start, "old text")), true},
-		"a duplicate":       {testNode(condition(ReasonSelected, start, "text"), condition(ReasonReady, start.Add(-time.Hour), "")), true},
-		"status not True":   {testNode(condition(ReasonSelected, start, "text"), func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }), true},
+		"as it is":        {testNode(condition(ReasonSelected, start, "text")), false},
+		"another message": {testNode(condition(ReasonSelected, start, "old text")), true},
+		"a duplicate":     {testNode(condition(ReasonSelected, start, "text"), condition(ReasonReady, start.Add(-time.Hour), "")), true},
+		"status not True": {
+			testNode(condition(ReasonSelected, start, "text"),
+				func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }), true,
+		},
 		"duplicate, and so": {testNode(condition(ReasonSelected, start, "text"), condition(ReasonSelected, start, "text")), true},
 	}
 	for name, tt := range tests {

@@ -41,7 +41,7 @@ func Read(node *corev1.Node) View {
 	}
 
 	if conditionReady && labelReady {
-		view.anomaly("asked to go in both dialects: condition %s and label %s", ConditionInPlaceUpdate, LabelReadyGEP)
+		anomalyf(&view, "asked to go in both dialects: condition %s and label %s", ConditionInPlaceUpdate, LabelReadyGEP)
 	}
 
 	view.Ready = view.Dialect != "" && view.Selected && !view.answered()
@@ -58,8 +58,8 @@ func (v View) answered() bool {
 	return v.ResultFor(v.Attempt) != NoResult
 }
 
-func (v *View) anomaly(format string, args ...any) {
-	v.Anomalies = append(v.Anomalies, fmt.Sprintf(format, args...))
+func anomalyf(view *View, format string, args ...any) {
+	view.Anomalies = append(view.Anomalies, fmt.Sprintf(format, args...))
 }
 
 // readCondition fills in the reason and tells whether the condition lets the agent go.
@@ -81,14 +81,14 @@ func readCondition(node *corev1.Node, view *View) bool {
 	view.ReasonAttempt = attemptInMessage(newest.Message)
 
 	if len(found) > 1 {
-		view.anomaly("%d conditions of type %s, expected one", len(found), ConditionInPlaceUpdate)
+		anomalyf(view, "%d conditions of type %s, expected one", len(found), ConditionInPlaceUpdate)
 	}
 
 	ready := true
 
 	for _, condition := range found {
 		if !slices.Contains(reasons(), Reason(condition.Reason)) {
-			view.anomaly("condition %s has the unknown reason %q", ConditionInPlaceUpdate, condition.Reason)
+			anomalyf(view, "condition %s has the unknown reason %q", ConditionInPlaceUpdate, condition.Reason)
 		}
 
 		ready = ready && Reason(condition.Reason) == ReasonReady && readyIsForAttempt(condition, view)
@@ -105,7 +105,7 @@ func readyIsForAttempt(condition corev1.NodeCondition, view *View) bool {
 		return true
 	}
 
-	view.anomaly("condition %s is ReadyForUpdate for attempt %q, the node's attempt is %q",
+	anomalyf(view, "condition %s is ReadyForUpdate for attempt %q, the node's attempt is %q",
 		ConditionInPlaceUpdate, attempt, view.Attempt)
 
 	return false
@@ -115,14 +115,14 @@ func readyIsForAttempt(condition corev1.NodeCondition, view *View) bool {
 func readResult(node *corev1.Node, view *View) {
 	value, found := node.Labels[LabelResult]
 	if found && value != ResultValueSuccessful && value != ResultValueFailed {
-		view.anomaly("label %s has the unknown value %q", LabelResult, value)
+		anomalyf(view, "label %s has the unknown value %q", LabelResult, value)
 	}
 
 	successful := value == ResultValueSuccessful || hasLabel(node, LabelSuccessfulGEP)
 	failed := value == ResultValueFailed || hasLabel(node, LabelFailedGEP)
 
 	if successful && failed {
-		view.anomaly("both results at once; failed counts")
+		anomalyf(view, "both results at once; failed counts")
 	}
 
 	switch {

@@ -130,42 +130,74 @@ func TestBadObjectsAreRefusedWithOneMessage(t *testing.T) {
 	const duration = "must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 
 	tests := map[string]refusal{
-		"empty selector":            {smallestPool, "spec.hostSelector", `{}`, "give it at least one label or expression", ""},
-		"selector with no labels":   {smallestPool, "spec.hostSelector", `{matchLabels: {}}`, "give it at least one label or expression", ""},
-		"no selector":               {smallestPool, "spec.hostSelector", "", "Required value", ""},
-		"selector's operator":       {smallestPool, "spec.hostSelector", `{matchExpressions: [{key: pool, operator: Is, values: [gpu]}]}`, "operator must be In or NotIn with values", ""},
-		"selector's values":         {smallestPool, "spec.hostSelector", `{matchExpressions: [{key: pool, operator: In}]}`, "operator must be In or NotIn with values", ""},
-		"no release":                {smallestPool, "spec.release", "", "Required value", ""},
-		"no tag":                    {smallestPool, "spec.release.os.image", `registry.example/os/node`, "must be registry/repository:tag", ""},
-		"a port is no tag":          {smallestPool, "spec.release.os.image", `"registry.example:5000/node"`, "must be registry/repository:tag", ""},
-		"no registry":               {smallestPool, "spec.release.os.image", `"node:1.1.0"`, "must be registry/repository:tag", ""},
-		"a URL":                     {smallestPool, "spec.release.os.image", `"https://registry.example/node:1.1.0"`, "without a scheme", ""},
-		"space":                     {smallestPool, "spec.release.os.image", `"registry.example/no de:1.1.0"`, "must be registry/repository:tag", ""},
-		"empty image":               {smallestPool, "spec.release.os.image", `""`, "must be registry/repository:tag", ""},
-		"short digest":              {smallestPool, "spec.release.os.image", `"registry.example/node@sha256:abcd"`, "<64 hex digits>", ""},
-		"orchestrator":              {smallestPool, "spec.orchestrator", `Nobody`, `supported values: "Stayput"`, ""},
-		"strategy":                  {smallestPool, "spec.strategy", `{type: Rolling}`, `supported values: "AutoInPlaceUpdate", "ManualInPlaceUpdate"`, "spec.strategy.type"},
-		"dialect":                   {smallestPool, "spec.strategy", `{dialect: Klingon}`, `supported values: "Shipped", "GEP0031"`, "spec.strategy.dialect"},
-		"maxUnavailable 0":          {smallestPool, "spec.strategy", `{maxUnavailable: 0}`, "must be a number of at least 1 or a percentage", "spec.strategy.maxUnavailable"},
-		"maxUnavailable -1":         {smallestPool, "spec.strategy", `{maxUnavailable: -1}`, "must be a number of at least 1 or a percentage", "spec.strategy.maxUnavailable"},
-		"maxUnavailable 0%":         {smallestPool, "spec.strategy", `{maxUnavailable: 0%}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable"},
-		"maxUnavailable 101%":       {smallestPool, "spec.strategy", `{maxUnavailable: 101%}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable"},
-		"maxUnavailable in words":   {smallestPool, "spec.strategy", `{maxUnavailable: half}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable"},
-		"maxUnavailable as a digit": {smallestPool, "spec.strategy", `{maxUnavailable: "1"}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable"},
-		"no wait":                   {smallestPool, "spec.reboot", `{silentAfter: 0s}`, duration, "spec.reboot.silentAfter"},
-		"negative wait":             {smallestPool, "spec.reboot", `{silentAfter: -5m}`, duration, "spec.reboot.silentAfter"},
-		"endless wait":              {smallestPool, "spec.health", `{nodeReady: 25h}`, duration, "spec.health.nodeReady"},
-		"wait in days":              {smallestPool, "spec.health", `{kubelet: 1d}`, duration, "spec.health.kubelet"},
-		"wait without unit":         {smallestPool, "spec.health", `{apiServer: "300"}`, duration, "spec.health.apiServer"},
-		"wait in words":             {smallestPool, "spec.health", `{containerRuntime: long}`, duration, "spec.health.containerRuntime"},
-		"wait after reset":          {smallestPool, "spec.outOfBand", `{silentAfterReset: 1ms}`, duration, "spec.outOfBand.silentAfterReset"},
-		"endless drain":             {smallestPool, "spec.drain", `{timeout: 200h}`, "must be a duration from 1s to 168h", "spec.drain.timeout"},
-		"no try":                    {smallestPool, "spec.reboot", `{tries: 0}`, "greater than or equal to 1", "spec.reboot.tries"},
-		"tries of two digits":       {smallestPool, "spec.reboot", `{tries: 10}`, "less than or equal to 9", "spec.reboot.tries"},
-		"resets":                    {smallestPool, "spec.outOfBand", `{maxResets: -1}`, "greater than or equal to 0", "spec.outOfBand.maxResets"},
-		"no kubeconfig":             {smallestPool, "spec.cluster", `{}`, "Required value", "spec.cluster.kubeconfigSecretName"},
+		"empty selector":          {smallestPool, "spec.hostSelector", `{}`, "give it at least one label or expression", ""},
+		"selector with no labels": {smallestPool, "spec.hostSelector", `{matchLabels: {}}`, "give it at least one label or expression", ""},
+		"no selector":             {smallestPool, "spec.hostSelector", "", "Required value", ""},
+		"selector's operator": {
+			smallestPool, "spec.hostSelector", `{matchExpressions: [{key: pool, operator: Is, values: [gpu]}]}`,
+			"operator must be In or NotIn with values", "",
+		},
+		"selector's values": {
+			smallestPool, "spec.hostSelector", `{matchExpressions: [{key: pool, operator: In}]}`, "operator must be In or NotIn with values", "",
+		},
+		"no release": {smallestPool, "spec.release", "", "Required value", ""},
+		"no tag":     {smallestPool, "spec.release.os.image", `registry.example/os/node`, "must be registry/repository:tag", ""},
+		"a port is no tag": {
+			smallestPool, "spec.release.os.image", `"registry.example:5000/node"`, "must be registry/repository:tag", "",
+		},
+		"no registry": {smallestPool, "spec.release.os.image", `"node:1.1.0"`, "must be registry/repository:tag", ""},
+		"a URL":       {smallestPool, "spec.release.os.image", `"https://registry.example/node:1.1.0"`, "without a scheme", ""},
+		"space": {
+			smallestPool, "spec.release.os.image", `"registry.example/no de:1.1.0"`, "must be registry/repository:tag", "",
+		},
+		"empty image":  {smallestPool, "spec.release.os.image", `""`, "must be registry/repository:tag", ""},
+		"short digest": {smallestPool, "spec.release.os.image", `"registry.example/node@sha256:abcd"`, "<64 hex digits>", ""},
+		"orchestrator": {smallestPool, "spec.orchestrator", `Nobody`, `supported values: "Stayput"`, ""},
+		"strategy": {
+			smallestPool, "spec.strategy", `{type: Rolling}`, `supported values: "AutoInPlaceUpdate", "ManualInPlaceUpdate"`, "spec.strategy.type",
+		},
+		"dialect": {
+			smallestPool, "spec.strategy", `{dialect: Klingon}`, `supported values: "Shipped", "GEP0031"`, "spec.strategy.dialect",
+		},
+		"maxUnavailable 0": {
+			smallestPool, "spec.strategy", `{maxUnavailable: 0}`, "must be a number of at least 1 or a percentage", "spec.strategy.maxUnavailable",
+		},
+		"maxUnavailable -1": {
+			smallestPool, "spec.strategy", `{maxUnavailable: -1}`,
+			"must be a number of at least 1 or a percentage", "spec.strategy.maxUnavailable",
+		},
+		"maxUnavailable 0%": {
+			smallestPool, "spec.strategy", `{maxUnavailable: 0%}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable",
+		},
+		"maxUnavailable 101%": {
+			smallestPool, "spec.strategy", `{maxUnavailable: 101%}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable",
+		},
+		"maxUnavailable in words": {
+			smallestPool, "spec.strategy", `{maxUnavailable: half}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable",
+		},
+		"maxUnavailable as a digit": {
+			smallestPool, "spec.strategy", `{maxUnavailable: "1"}`, "percentage from 1% to 100%", "spec.strategy.maxUnavailable",
+		},
+		"no wait":           {smallestPool, "spec.reboot", `{silentAfter: 0s}`, duration, "spec.reboot.silentAfter"},
+		"negative wait":     {smallestPool, "spec.reboot", `{silentAfter: -5m}`, duration, "spec.reboot.silentAfter"},
+		"endless wait":      {smallestPool, "spec.health", `{nodeReady: 25h}`, duration, "spec.health.nodeReady"},
+		"wait in days":      {smallestPool, "spec.health", `{kubelet: 1d}`, duration, "spec.health.kubelet"},
+		"wait without unit": {smallestPool, "spec.health", `{apiServer: "300"}`, duration, "spec.health.apiServer"},
+		"wait in words":     {smallestPool, "spec.health", `{containerRuntime: long}`, duration, "spec.health.containerRuntime"},
+		"wait after reset":  {smallestPool, "spec.outOfBand", `{silentAfterReset: 1ms}`, duration, "spec.outOfBand.silentAfterReset"},
+		"endless drain": {
+			smallestPool, "spec.drain", `{timeout: 200h}`, "must be a duration from 1s to 168h", "spec.drain.timeout",
+		},
+		"no try":              {smallestPool, "spec.reboot", `{tries: 0}`, "greater than or equal to 1", "spec.reboot.tries"},
+		"tries of two digits": {smallestPool, "spec.reboot", `{tries: 10}`, "less than or equal to 9", "spec.reboot.tries"},
+		"resets": {
+			smallestPool, "spec.outOfBand", `{maxResets: -1}`, "greater than or equal to 0", "spec.outOfBand.maxResets",
+		},
+		"no kubeconfig": {smallestPool, "spec.cluster", `{}`, "Required value", "spec.cluster.kubeconfigSecretName"},
 
-		"update: tag":            {smallestUpdate, "spec.release.os.image", `"registry.example/node:1.1.0"`, "must be registry/repository@sha256:", ""},
+		"update: tag": {
+			smallestUpdate, "spec.release.os.image", `"registry.example/node:1.1.0"`, "must be registry/repository@sha256:", "",
+		},
 		"update: no version":     {smallestUpdate, "spec.release.os.version", `""`, "at least 1 chars long", ""},
 		"update: attempt":        {smallestUpdate, "spec.attempt", `A1`, "must be 1 to 63 lower-case letters", ""},
 		"update: empty attempt":  {smallestUpdate, "spec.attempt", `""`, "must be 1 to 63 lower-case letters", ""},
@@ -200,7 +232,7 @@ func checkRefusal(t *testing.T, err error, want refusal) {
 	}
 
 	// The API server's remark that it stopped at a wrong type or a missing field has no field of its own.
-	//nolint:errorlint,forcetypeassert // IsInvalid has looked
+	//nolint:forcetypeassert // IsInvalid has looked
 	causes := slices.DeleteFunc(err.(apierrors.APIStatus).Status().Details.Causes,
 		func(cause metav1.StatusCause) bool { return cause.Field == "<nil>" })
 	if len(causes) != 1 {

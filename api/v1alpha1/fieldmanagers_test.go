@@ -115,7 +115,7 @@ func TestThreeFieldManagersShareANodeUpdate(t *testing.T) {
 
 	owned := map[string]string{}
 	for _, entry := range update.ManagedFields {
-		owned[entry.Manager] += string(entry.FieldsV1.Raw)
+		owned[entry.Manager] += entry.FieldsV1.GetRawString()
 	}
 
 	for manager, fields := range map[string]struct{ own, never string }{
@@ -181,7 +181,8 @@ func TestAnAttemptIsFixed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	checkRefusal(t, apply(wanted(name, "a1", digestB)), refusal{path: "spec", want: "release is fixed within an attempt; give attempt a new ID"})
+	checkRefusal(t, apply(wanted(name, "a1", digestB)),
+		refusal{path: "spec", want: "release is fixed within an attempt; give attempt a new ID"})
 
 	moved := wanted(name, "a1", digestA)
 	moved.Spec.Door.Name = "other"

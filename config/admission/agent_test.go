@@ -74,7 +74,9 @@ func world(t *testing.T) string {
 
 	var text strings.Builder
 
-	for _, kind := range []string{"v1 Node", "v1 Pod", "v1 Secret", "v1 Event", "stayput.dev/v1alpha1 NodeUpdate", "stayput.dev/v1alpha1 HostPool"} {
+	for _, kind := range []string{
+		"v1 Node", "v1 Pod", "v1 Secret", "v1 Event", "stayput.dev/v1alpha1 NodeUpdate", "stayput.dev/v1alpha1 HostPool",
+	} {
 		version, name, _ := strings.Cut(kind, " ")
 		list := &unstructured.UnstructuredList{}
 		list.SetAPIVersion(version)
@@ -92,7 +94,8 @@ func world(t *testing.T) string {
 	return text.String()
 }
 
-func TestAnAgentCannotBreakOut(t *testing.T) { //nolint:paralleltest // it compares the whole world before and after
+// Not in parallel with others: it compares the whole world before and after.
+func TestAnAgentCannotBreakOut(t *testing.T) {
 	populate(t, "own")
 	populate(t, "other")
 	bystanders(t)
@@ -131,7 +134,7 @@ func tryAll(t *testing.T, own *identity, attempts map[string]attempt) {
 }
 
 // The API server drops what a patch of the Node says of its status before the policy sees it.
-func TestAnAgentCannotSetAConditionThroughTheNodeItself(t *testing.T) { //nolint:paralleltest // the world is compared elsewhere
+func TestAnAgentCannotSetAConditionThroughTheNodeItself(t *testing.T) {
 	populate(t, "conditions")
 
 	own := agent(t, "conditions")
@@ -152,10 +155,12 @@ func TestAnAgentCannotSetAConditionThroughTheNodeItself(t *testing.T) { //nolint
 }
 
 // A certificate with the group but without the form of the name, or with the name but without the group, opens nothing.
-func TestAnIdentityOfAnotherFormMayNothing(t *testing.T) { //nolint:paralleltest // the world is compared elsewhere
+func TestAnIdentityOfAnotherFormMayNothing(t *testing.T) {
 	populate(t, "form")
 
-	for name, groups := range map[string][]string{"form": {agents}, "system:node:form": {agents}, "stayput:agent:form": nil, "stayput:agent:": {agents}} {
+	for name, groups := range map[string][]string{
+		"form": {agents}, "system:node:form": {agents}, "stayput:agent:form": nil, "stayput:agent:": {agents},
+	} {
 		t.Run(name, func(t *testing.T) {
 			own := user(t, name, "form", groups...)
 
@@ -167,7 +172,7 @@ func TestAnIdentityOfAnotherFormMayNothing(t *testing.T) { //nolint:paralleltest
 	}
 }
 
-func TestAnAgentCanDoItsWork(t *testing.T) { //nolint:paralleltest // the world is compared elsewhere
+func TestAnAgentCanDoItsWork(t *testing.T) {
 	populate(t, "worker")
 
 	own := agent(t, "worker")

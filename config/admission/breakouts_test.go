@@ -22,7 +22,8 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
-var nodeUpdates = schema.GroupVersionResource{Group: "stayput.dev", Version: "v1alpha1", Resource: "nodeupdates"} //nolint:gochecknoglobals // a constant
+//nolint:gochecknoglobals // a constant
+var nodeUpdates = schema.GroupVersionResource{Group: "stayput.dev", Version: "v1alpha1", Resource: "nodeupdates"}
 
 // attempt is one way to break out. other is the name of another node; own is the agent's.
 type attempt func(ctx context.Context, own *identity, other string) error
@@ -76,10 +77,11 @@ func nodeWrites() map[string]attempt {
 		"cordon another node": func(ctx context.Context, own *identity, other string) error {
 			return patchNode(ctx, own, other, `{"spec":{"unschedulable":true}}`)
 		},
-		"cordon its node":        ownNode(`{"spec":{"unschedulable":true}}`),
-		"taint its node":         ownNode(`{"spec":{"taints":[{"key":"x","effect":"NoExecute"}]}}`),
-		"provider ID":            ownNode(`{"spec":{"providerID":"metal3://other"}}`),
-		"result and a spec":      ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/update-result":"failed"}},"spec":{"unschedulable":true}}`),
+		"cordon its node": ownNode(`{"spec":{"unschedulable":true}}`),
+		"taint its node":  ownNode(`{"spec":{"taints":[{"key":"x","effect":"NoExecute"}]}}`),
+		"provider ID":     ownNode(`{"spec":{"providerID":"metal3://other"}}`),
+		"result and a spec": ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/update-result":"failed"}},
+			"spec":{"unschedulable":true}}`),
 		"condition of its node":  conditionThroughStatus,
 		"create a node":          createNode,
 		"create a node by apply": applyNode("intruder", "stayput-agent", `{}`),
@@ -87,7 +89,8 @@ func nodeWrites() map[string]attempt {
 			return own.kube.CoreV1().Nodes().Delete(ctx, own.node, metav1.DeleteOptions{})
 		},
 		"delete all nodes": func(ctx context.Context, own *identity, _ string) error {
-			return own.kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "kubernetes.io/hostname"})
+			return own.kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{},
+				metav1.ListOptions{LabelSelector: "kubernetes.io/hostname"})
 		},
 		"as another field manager": func(ctx context.Context, own *identity, other string) error {
 			return applyNode(own.node, "stayput-orchestrator", `{"node.machine.sapcloud.io/update-result":"successful"}`)(ctx, own, other)
@@ -97,18 +100,19 @@ func nodeWrites() map[string]attempt {
 
 func nodeMetadataWrites() map[string]attempt {
 	return map[string]attempt{
-		"candidate label":             ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/candidate-for-update":"true"}}}`),
-		"selected label":              ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/selected-for-update":"true"}}}`),
-		"ready label":                 ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/ready-for-update":"true"}}}`),
-		"a role":                      ownNode(`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`),
-		"change somebody's label":     ownNode(`{"metadata":{"labels":{"pool":"other"}}}`),
-		"remove somebody's label":     ownNode(`{"metadata":{"labels":{"pool":null}}}`),
-		"attempt annotation":          ownNode(`{"metadata":{"annotations":{"stayput.dev/attempt":"mine"}}}`),
-		"cordoned-by annotation":      ownNode(`{"metadata":{"annotations":{"stayput.dev/cordoned-by":"mine"}}}`),
-		"scale-down annotation":       ownNode(`{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true"}}}`),
-		"remove somebody's text":      ownNode(`{"metadata":{"annotations":{"team":null}}}`),
-		"change somebody's text":      ownNode(`{"metadata":{"annotations":{"team":"x"}}}`),
-		"endless text":                ownNode(`{"metadata":{"annotations":{"stayput.dev/result-attempt":"` + strings.Repeat("x", 5000) + `"}}}`),
+		"candidate label":         ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/candidate-for-update":"true"}}}`),
+		"selected label":          ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/selected-for-update":"true"}}}`),
+		"ready label":             ownNode(`{"metadata":{"labels":{"node.machine.sapcloud.io/ready-for-update":"true"}}}`),
+		"a role":                  ownNode(`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`),
+		"change somebody's label": ownNode(`{"metadata":{"labels":{"pool":"other"}}}`),
+		"remove somebody's label": ownNode(`{"metadata":{"labels":{"pool":null}}}`),
+		"attempt annotation":      ownNode(`{"metadata":{"annotations":{"stayput.dev/attempt":"mine"}}}`),
+		"cordoned-by annotation":  ownNode(`{"metadata":{"annotations":{"stayput.dev/cordoned-by":"mine"}}}`),
+		"scale-down annotation":   ownNode(`{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true"}}}`),
+		"remove somebody's text":  ownNode(`{"metadata":{"annotations":{"team":null}}}`),
+		"change somebody's text":  ownNode(`{"metadata":{"annotations":{"team":"x"}}}`),
+		"endless text": ownNode(`{"metadata":{"annotations":{"stayput.dev/result-attempt":"` +
+			strings.Repeat("x", 5000) + `"}}}`),
 		"finalizer":                   ownNode(`{"metadata":{"finalizers":["example.com/stay"]}}`),
 		"owner":                       ownNode(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"x","uid":"x"}]}}`),
 		"generated name":              ownNode(`{"metadata":{"generateName":"x"}}`),
@@ -204,7 +208,8 @@ func otherWrites() map[string]attempt {
 				`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":["api"]}}`)
 		},
 		"a role of its own": func(ctx context.Context, own *identity, _ string) error {
-			return create(ctx, own, schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+			return create(ctx, own,
+				schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 				`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"x"},
 				"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
 				"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"stayput:agents"}]}`)
