@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -105,14 +106,10 @@ func (brokenReader) Read([]byte) (int, error) { return 0, ErrBroken }
 
 // pattern is bytes that do not repeat, the same for the same seed.
 func pattern(seed string, size int) []byte {
-	var content []byte
+	content := make([]byte, size)
+	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(seed))).Read(content) // never fails
 
-	for i := 0; len(content) < size; i++ {
-		sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", seed, i))
-		content = append(content, sum[:]...)
-	}
-
-	return content[:size]
+	return content
 }
 
 // UKI makes the smallest file that passes for a unified kernel image: a PE header and the sections .osrel, .cmdline and
