@@ -2,6 +2,7 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,7 +43,8 @@ func (l Logind) Reboot(ctx context.Context) error {
 	call := conn.Object("org.freedesktop.login1", "/org/freedesktop/login1").
 		CallWithContext(ctx, "org.freedesktop.login1.Manager.RebootWithFlags", 0, fullReboot)
 	if call.Err != nil {
-		return fmt.Errorf("rebooting through logind (is systemd-logind running?): %w", call.Err)
+		// The connection ends with the context; then the cause is the context.
+		return fmt.Errorf("rebooting through logind (is systemd-logind running?): %w", errors.Join(ctx.Err(), call.Err))
 	}
 
 	return nil

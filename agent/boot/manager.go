@@ -2,6 +2,7 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -119,5 +120,9 @@ func (s Systemd) call(ctx context.Context, do func(context.Context, *dbus.Conn) 
 	}
 	defer func() { _ = conn.Close() }() // nothing is left to flush
 
-	return do(ctx, conn)
+	if err := do(ctx, conn); err != nil {
+		return fmt.Errorf("asking systemd: %w", errors.Join(ctx.Err(), err))
+	}
+
+	return nil
 }
