@@ -217,7 +217,7 @@ func stop(ctx context.Context, dir, id string) error {
 
 	errs = append(errs, stopBMC(ctx, filepath.Join(dir, bmcDir)))
 
-	for _, part := range []string{registryDir, managementDir, clusterDir} {
+	for _, part := range []string{controllerDir, registryDir, managementDir, clusterDir} {
 		processes, err := process.All(filepath.Join(dir, part))
 		errs = append(errs, err)
 
@@ -297,16 +297,17 @@ func (l *Lab) installResources(ctx context.Context) error {
 }
 
 func (l *Lab) installInto(ctx context.Context, cluster *controlplane.Cluster, metal3 string) error {
-	folders := []string{metal3}
-	// Not config/default, whose Deployment would put the controller into a pod: here it runs on the host.
-	for _, part := range []string{"crd", "rbac", "admission"} {
-		folders = append(folders, filepath.Join(l.root, "config", part))
-	}
-
-	for _, folder := range folders {
+	for _, folder := range []string{metal3, filepath.Join(l.root, "config", "default")} {
 		if err := cluster.ApplyFolder(ctx, folder); err != nil {
 			return fmt.Errorf("installing %s: %w", folder, err)
 		}
+	}
+
+	// The controller runs on the host, from this working copy; see StartController. No node is there yet, so its pods
+	// never began.
+	_, err := cluster.Kubectl(ctx, nil, "scale", "deployment", "--all", "--replicas=0", "--namespace="+controllerNamespace)
+	if err != nil {
+		return fmt.Errorf("keeping the controller out of the cluster: %w", err)
 	}
 
 	return cluster.WaitEstablished(ctx)
