@@ -26,7 +26,7 @@ type actor struct {
 	cluster *clusters.Cluster
 	world   World
 	now     func() time.Time
-	// drains tells what blocks a node's drain, for the status.
+	// drains tells what blocks a node, for the status.
 	drains map[string]string
 	// again is set when a pass should follow soon.
 	again time.Duration

@@ -288,6 +288,7 @@ func (r *Reconciler) actAll(ctx context.Context, actor *actor, decision Decision
 	for _, action := range decision.Actions {
 		if err := actor.act(ctx, action); err != nil {
 			problems = append(problems, err)
+			actor.drains[action.Node] = err.Error()
 
 			continue
 		}

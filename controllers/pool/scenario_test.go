@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	"github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +40,7 @@ var server *apiserver.Server //nolint:gochecknoglobals // one API server for the
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 		var err error
 		if server, err = apiserver.Start(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
