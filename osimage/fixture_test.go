@@ -2,6 +2,7 @@ package osimage_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"net/http"
@@ -90,6 +91,8 @@ type faults struct {
 	// noRanges ignores Range headers; statusForRange answers them with a status.
 	noRanges       bool
 	statusForRange int
+	// otherRange answers with a range that starts elsewhere.
+	otherRange string
 	// mutate changes a blob.
 	mutate func(digest string, data []byte) []byte
 	// status answers blob requests with a status, so many times.
@@ -150,7 +153,7 @@ func (f *faults) blob(inner http.Handler, w http.ResponseWriter, r *http.Request
 	}
 
 	if ranged != "" && !f.noRanges {
-		r.Header.Set("Range", ranged)
+		r.Header.Set("Range", cmp.Or(f.otherRange, ranged))
 	}
 
 	out := &cutWriter{ResponseWriter: w, faults: f}

@@ -16,6 +16,8 @@ const (
 	// flushWindow is how much may be dirty in the page cache before it is pushed to the medium, so that neither the
 	// final flush nor other writers of the node wait for gigabytes.
 	flushWindow = 16 << 20
+	// readBackSize is how much is read back at once: past the cache each read waits for the medium.
+	readBackSize = 4 << 20
 )
 
 // mediumSize returns the size of a target that cannot grow.
@@ -96,7 +98,7 @@ func openMedium(target Target, offset int64) (*medium, error) {
 		}
 	}
 
-	result := &medium{reader: target, buffer: alignedBuffer(pieceSize)}
+	result := &medium{reader: target, buffer: alignedBuffer(readBackSize)}
 
 	file, ok := target.(*os.File)
 	if !ok {

@@ -171,6 +171,19 @@ func TestResumeFetchesNothingTwice(t *testing.T) {
 	}
 }
 
+func TestOtherRangeThanAskedFor(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	image := registry.push(t, someContents())
+
+	registry.set(func(f *faults) { f.breakAfter, f.breaks, f.otherRange = 600_000, 1, "bytes=1000-" })
+
+	if _, err := readFrom(t, image, osimage.RoleUSR, 0); !osimage.IsTransient(err) || !strings.Contains(err.Error(), "range") {
+		t.Errorf("got %v, want a transient error that names the range", err)
+	}
+}
+
 func TestTriesAreBounded(t *testing.T) {
 	t.Parallel()
 
