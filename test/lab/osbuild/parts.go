@@ -102,11 +102,13 @@ func buildInitrd(ctx context.Context, store *store, base, baseKey string) (strin
 		tools := chroot{root: filepath.Join(base, "tree")}
 
 		return tools.withDesk(func(desk desk) error {
-			// dracut finds its modules only there.
-			module := filepath.Join(tools.root, "usr/lib/dracut/modules.d/50lab")
+			// dracut finds its modules only there. The last one can change what the others installed.
+			module := filepath.Join(tools.root, "usr/lib/dracut/modules.d/99lab")
 			if err := replaceDir(module, initrdFiles, "initrd"); err != nil {
 				return err
 			}
+
+			defer func() { _ = os.RemoveAll(module) }()
 
 			release, err := kernelRelease(tools.root)
 			if err != nil {

@@ -41,6 +41,10 @@ func usrTree(base string, inputs Inputs, variant Variant) (tree, error) {
 		files.addFile(name, modeFile, data)
 	}
 
+	if err := files.checkLibraries(); err != nil {
+		return nil, err
+	}
+
 	return files, nil
 }
 
@@ -61,6 +65,8 @@ func (t tree) addWants() error {
 	}
 
 	t.addLink(units+"default.target", "multi-user.target")
+	// logind and others ask for graphics and FUSE.
+	t.addLink(units+"modprobe@.service", "/dev/null")
 
 	return nil
 }

@@ -5,16 +5,27 @@ set -eu
 root=/sysroot
 drive=/run/lab-config-drive
 
+# A FAT label is in capitals when the drive was made by dosfstools or mtools.
+find_drive() {
+    for label in config-2 CONFIG-2; do
+        if [ -e "/dev/disk/by-label/$label" ]; then
+            echo "/dev/disk/by-label/$label"
+            return
+        fi
+    done
+}
+
 udevadm settle --timeout=30 || true
-if [ ! -e /dev/disk/by-label/config-2 ]; then
+device=$(find_drive)
+if [ -z "$device" ]; then
     echo "lab-config: no disk labelled config-2; nothing is configured"
     exit 0
 fi
 
 mkdir -p "$drive"
 # FAT has no modes: every file of it is private to root.
-mount -o ro -t vfat -o fmask=0177,dmask=0022 /dev/disk/by-label/config-2 "$drive" 2>/dev/null ||
-    mount -o ro -t iso9660 /dev/disk/by-label/config-2 "$drive"
+mount -o ro -t vfat -o fmask=0177,dmask=0022 "$device" "$drive" 2>/dev/null ||
+    mount -o ro -t iso9660 "$device" "$drive"
 if [ -d "$drive/files" ]; then
     cp -r --preserve=mode "$drive/files/." "$root/"
 fi
