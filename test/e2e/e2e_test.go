@@ -1,0 +1,212 @@
+package e2e_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stayput-dev/stayput/test/e2e"
+	"github.com/stayput-dev/stayput/test/lab"
+	"github.com/stayput-dev/stayput/test/lab/osbuild"
+	"github.com/stayput-dev/stayput/test/lab/tools"
+)
+
+const (
+	machines = 2
+	// readyWait is for both machines at once, emulated on two cores.
+	readyWait = 20 * time.Minute
+	// logTail is how much of the controller's log and of each console a failure shows.
+	logTail = 4 << 10
+)
+
+func TestScenarios(t *testing.T) { //nolint:paralleltest // one lab, one scenario after the other
+	running := startLab(t)
+
+	for _, scenario := range e2e.Scenarios() {
+		t.Run(scenario.Name, func(t *testing.T) { //nolint:paralleltest // as above
+			began := time.Now()
+			run := &e2e.Run{
+				Scenario: scenario, Lab: running,
+				Log: func(format string, args ...any) {
+					t.Logf("[%6.1fs] "+format, append([]any{time.Since(began).Seconds()}, args...)...)
+				},
+			}
+
+			if err := run.Play(t.Context()); err != nil {
+				showLogs(t, running)
+				t.Fatal(err) // the next scenario counts on how this one ends
+			}
+		})
+
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+}
+
+func startLab(t *testing.T) *lab.Lab {
+	t.Helper()
+
+	root, err := tools.RepositoryRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	list, err := os.ReadFile(filepath.Join(root, "hack", "lab", "packages.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := tools.EnsurePackages(t.Context(), tools.PackageList(list), t.Logf); err != nil {
+		t.Fatal(err)
+	}
+
+	programs := build(t, root)
+	dir, id := labDir(t)
+
+	running, err := lab.Start(t.Context(), lab.Options{
+		ID: id, Dir: dir, Agent: filepath.Join(programs, "stayput-agent"), Audit: true, Report: t.Logf,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	bootMachines(t, running)
+
+	if _, err := running.StartController(t.Context(), filepath.Join(programs, "stayput-controller")); err != nil {
+		t.Fatal(err)
+	}
+
+	return running
+}
+
+// labDir is where the lab goes; it is taken away at the end, unless it shall be kept for a look.
+func labDir(t *testing.T) (string, string) {
+	t.Helper()
+
+	id := "e2e" + strings.ToLower(rand.Text()[:4])
+	dir := filepath.Join(os.Getenv("STAYPUT_E2E_KEEP"), "lab")
+	keep := os.Getenv("STAYPUT_E2E_KEEP") != ""
+
+	if !keep {
+		cache, err := tools.CacheDir() // not t.TempDir: machines' disks are too large for a memory file system
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		dir = filepath.Join(cache, "run-"+id)
+	}
+
+	t.Cleanup(func() {
+		if keep && t.Failed() {
+			t.Logf("the lab is left running in %s", dir)
+
+			return
+		}
+
+		if err := lab.Down(context.Background(), dir, id); err != nil {
+			t.Error(err)
+		}
+	})
+
+	return dir, id
+}
+
+// build compiles the programs under test from this working copy.
+func build(t *testing.T, root string) string {
+	t.Helper()
+
+	out := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out+"/", "./cmd/stayput-agent", "./cmd/stayput-controller")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
+
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building the programs: %v\n%s", err, output)
+	}
+
+	return out
+}
+
+func bootMachines(t *testing.T, running *lab.Lab) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), readyWait)
+	defer cancel()
+
+	image, err := running.BuildImage(ctx, osbuild.Variant{Version: e2e.Scenarios()[0].From})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	disk, err := running.MakeDisk(ctx, image)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	group, grouped := errgroup.WithContext(ctx)
+
+	for index := range machines {
+		host, err := running.AddMachine(ctx, lab.MachineSpec{Node: fmt.Sprintf("node-%d", index+1), Disk: disk})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if err := host.Machine.PowerOn(ctx); err != nil {
+			t.Fatal(err)
+		}
+
+		began := time.Now()
+
+		group.Go(func() error {
+			if err := running.WaitNodeReady(grouped, host.Node); err != nil {
+				return err
+			}
+
+			t.Logf("%s: Ready %.0f s after power-on", host.Node, time.Since(began).Seconds())
+
+			return nil
+		})
+	}
+
+	if err := group.Wait(); err != nil {
+		showLogs(t, running)
+		t.Fatal(err)
+	}
+}
+
+// showLogs shows the ends of the logs that tell most.
+func showLogs(t *testing.T, running *lab.Lab) {
+	t.Helper()
+
+	const lines = 40
+
+	if controller, err := running.Controller(); err == nil {
+		t.Logf("the controller's log ends:\n%s", controller.Tail(lines))
+	}
+
+	nodes, err := running.Nodes()
+	if err != nil {
+		t.Error(err)
+	}
+
+	for _, node := range nodes {
+		machine, err := running.Machine(node)
+		if err != nil {
+			t.Error(err)
+
+			continue
+		}
+
+		console, err := machine.Console(logTail)
+		t.Logf("the console of %s ends (%v):\n%s", node, err, console)
+	}
+}

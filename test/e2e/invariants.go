@@ -1,0 +1,223 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stayput-dev/stayput/api/protocol"
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+)
+
+// Snapshot is what an update must leave as it was, and a little more.
+type Snapshot struct {
+	// UID is the Node object's, MachineID the system's: the same machine, never provisioned anew.
+	UID, MachineID string
+	// Cordoned is whether the node takes no pods.
+	Cordoned bool
+	// Marks are the labels, annotations and the condition of the update protocol, and ours, with their values.
+	Marks []string
+	// OS is the system's name with its version.
+	OS string
+	// DataUntouched is whether the disk that nobody may write still has its first bytes.
+	DataUntouched bool
+}
+
+func (r *Run) snapshots(ctx context.Context) (map[string]Snapshot, error) {
+	names, err := r.Lab.Nodes()
+	if err != nil {
+		return nil, err
+	}
+
+	snapshots := map[string]Snapshot{}
+
+	for _, name := range names {
+		var node corev1.Node
+		if err := r.Lab.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+			return nil, fmt.Errorf("reading node %s: %w", name, err)
+		}
+
+		machine, err := r.Lab.Machine(name)
+		if err != nil {
+			return nil, err
+		}
+
+		untouched, err := machine.DataUntouched()
+		if err != nil {
+			return nil, err
+		}
+
+		snapshots[name] = Snapshot{
+			UID: string(node.UID), MachineID: node.Status.NodeInfo.MachineID, Cordoned: node.Spec.Unschedulable,
+			Marks: marks(&node), OS: node.Status.NodeInfo.OSImage, DataUntouched: untouched,
+		}
+	}
+
+	return snapshots, nil
+}
+
+// marks are what the update protocol and Stayput may put on a Node, and must take away again. The condition
+// InPlaceUpdate stays, as Gardener's components leave it, so it is none of them.
+func marks(node *corev1.Node) []string {
+	var found []string
+
+	for _, all := range []map[string]string{node.Labels, node.Annotations} {
+		for key, value := range all {
+			if strings.HasPrefix(key, "node.machine.sapcloud.io/") || strings.HasPrefix(key, "stayput.dev/") ||
+				key == protocol.AnnotationScaleDownDisabled {
+				found = append(found, key+"="+value)
+			}
+		}
+	}
+
+	slices.Sort(found)
+
+	return found
+}
+
+// checkInvariants checks what must hold in every scenario.
+func (r *Run) checkInvariants(ctx context.Context, world *World) error {
+	after, err := r.snapshots(ctx)
+	if err != nil {
+		return err
+	}
+
+	errs := []error{r.checkQuiet(world), r.timeline.checkBudget(world)}
+
+	for name, before := range r.before {
+		errs = append(errs, compare(name, before, after[name]))
+	}
+
+	return errors.Join(errs...)
+}
+
+// compare says what an update has changed that it must not.
+func compare(name string, before, after Snapshot) error {
+	var errs []error
+
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrInvariant, name, fmt.Sprintf(format, args...)))
+	}
+
+	if before.UID != after.UID {
+		bad("its Node object is another (UID %s, was %s)", after.UID, before.UID)
+	}
+
+	if before.MachineID != after.MachineID {
+		bad("its machine-id is another (%s, was %s)", after.MachineID, before.MachineID)
+	}
+
+	if before.Cordoned != after.Cordoned {
+		bad("cordoned is %v, was %v", after.Cordoned, before.Cordoned)
+	}
+
+	if !slices.Equal(before.Marks, after.Marks) {
+		bad("labels and annotations are %v, were %v", after.Marks, before.Marks)
+	}
+
+	if !after.DataUntouched {
+		bad("its data disk was written")
+	}
+
+	return errors.Join(errs...)
+}
+
+// checkQuiet proves, by the agents' counters and by the registry's log, that nothing was fetched or written between
+// the drain and the end of each node's attempt.
+func (r *Run) checkQuiet(world *World) error {
+	requests, err := r.Lab.Registry.Requests(r.began)
+	if err != nil {
+		return err
+	}
+
+	var errs []error
+
+	for name := range r.before {
+		update := world.Updates[name]
+
+		record := newestRecord(update, r.began)
+		if record == nil || record.ReadyAt == nil {
+			continue
+		}
+
+		if moved := update.Status.Counters.BytesSinceDrain; moved != 0 {
+			errs = append(errs, fmt.Errorf("%w: %s moved %d bytes after the drain", ErrInvariant, name, moved))
+		}
+
+		for _, request := range requests {
+			// The registry does not see which guest asks. A node that is not staging asks for no blob, so what was
+			// fetched while no other node was staging was fetched by this one.
+			if request.Blob() && request.End.After(record.ReadyAt.Time) && request.Start.Before(record.EndedAt.Time) &&
+				!r.timeline.othersStaging(name, request.Start, request.End) {
+				errs = append(errs, fmt.Errorf("%w: %s was fetched after %s was drained, at %s",
+					ErrInvariant, request.Path, name, request.Start.Format(time.RFC3339)))
+			}
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// timeline is what was observed, in order.
+type timeline []moment
+
+type moment struct {
+	at          time.Time
+	staging     []string
+	unavailable []string
+}
+
+func (t *timeline) add(world *World) {
+	*t = append(*t, moment{
+		at: world.At, staging: world.InPhase(v1alpha1.PhaseStaging), unavailable: world.Unavailable(),
+	})
+}
+
+// othersStaging tells whether a node but this one may have been staging at any time of the interval. Between two
+// observations both count.
+func (t timeline) othersStaging(name string, from, to time.Time) bool {
+	for index, seen := range t {
+		last := index+1 < len(t) && t[index+1].at.Before(from) // the next observation is before the interval, too
+		first := index > 0 && t[index-1].at.After(to)          // the one before is after it already
+
+		if last || first {
+			continue
+		}
+
+		if slices.ContainsFunc(seen.staging, func(other string) bool { return other != name }) {
+			return true
+		}
+	}
+
+	return false
+}
+
+// checkBudget proves that never more nodes than maxUnavailable were unavailable at once.
+func (t timeline) checkBudget(world *World) error {
+	allowed := 1
+
+	if limit := world.Pool.Spec.Strategy.MaxUnavailable; limit != nil {
+		scaled, err := intstr.GetScaledValueFromIntOrPercent(limit, len(world.Nodes), false)
+		if err != nil {
+			return fmt.Errorf("reading maxUnavailable: %w", err)
+		}
+
+		allowed = max(1, scaled)
+	}
+
+	for _, seen := range t {
+		if len(seen.unavailable) > allowed {
+			return fmt.Errorf("%w: %v were unavailable at %s, at most %d may be",
+				ErrInvariant, seen.unavailable, seen.at.Format(time.RFC3339), allowed)
+		}
+	}
+
+	return nil
+}
