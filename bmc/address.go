@@ -19,12 +19,16 @@ type Address struct {
 	SystemPath string
 }
 
-// redfishSchemes are the schemes of a BareMetalHost that are Redfish underneath (baremetal-operator v0.13.2,
+// isRedfish knows the schemes of a BareMetalHost that are Redfish underneath (baremetal-operator v0.13.2,
 // pkg/hardwareutils/bmc). They differ in how a machine is deployed, not in how its power is driven.
-var redfishSchemes = map[string]bool{
-	"redfish": true, "redfish-virtualmedia": true, "redfish-uefihttp": true,
-	"idrac-redfish": true, "idrac-virtualmedia": true,
-	"ilo5-redfish": true, "ilo5-virtualmedia": true,
+func isRedfish(scheme string) bool {
+	switch scheme {
+	case "redfish", "redfish-virtualmedia", "redfish-uefihttp",
+		"idrac-redfish", "idrac-virtualmedia", "ilo5-redfish", "ilo5-virtualmedia":
+		return true
+	default:
+		return false
+	}
 }
 
 const (
@@ -32,9 +36,10 @@ const (
 	systemsPath     = "/redfish/v1/Systems/"
 	schemeHTTP      = "http"
 	schemeHTTPS     = "https"
-)
 
-var dnsName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\.?$`)
+	dnsLabel = `[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?`
+	dnsName  = `^` + dnsLabel + `(\.` + dnsLabel + `)*\.?$`
+)
 
 // ParseAddress reads spec.bmc.address of a BareMetalHost. Its errors are of kind Unsupported.
 func ParseAddress(text string) (Address, error) {
@@ -75,7 +80,7 @@ func addressScheme(text string) (scheme, transport string, err error) {
 		transport = schemeHTTPS
 	}
 	// Without a scheme ("10.0.0.1", "bmc.example.com:623") baremetal-operator takes the address for IPMI.
-	known := found && redfishSchemes[scheme]
+	known := found && isRedfish(scheme)
 	switch {
 	case !known && found && strings.HasPrefix(after, "//"):
 		return "", "", addressError(fmt.Sprintf(
@@ -95,11 +100,17 @@ func checkHost(parsed *url.URL) error {
 	if host == "" {
 		return addressError("names no host; use redfish://HOST/redfish/v1/Systems/ID")
 	}
-	if net.ParseIP(strings.SplitN(host, "%", 2)[0]) == nil && !dnsName.MatchString(host) {
+	if net.ParseIP(strings.SplitN(host, "%", 2)[0]) == nil && !isDNSName(host) {
 		return addressError(fmt.Sprintf("has host %q, which is neither an IP address nor a DNS name", host))
 	}
 
 	return nil
+}
+
+func isDNSName(host string) bool {
+	matched, err := regexp.MatchString(dnsName, host)
+
+	return err == nil && matched
 }
 
 // systemPath is the path of the system; the service root means that none is named.

@@ -96,6 +96,7 @@ func TestSameUUID(t *testing.T) {
 		{uuid, "00000000-0000-0000-0000-000000000000", true},
 		{uuid, "ffffffff-ffff-ffff-ffff-ffffffffffff", true},
 		{uuid, "Not Settable", true},
+		{uuid, "fffefdfc-fffe-fffe-fffe-fffefdfcfbfa", false},
 	}
 	for _, c := range cases {
 		if got := bmc.SameUUID(c.a, c.b); got != c.want {

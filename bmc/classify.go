@@ -63,9 +63,9 @@ func kindOfAnswer(answer *common.Error, action bool) Kind {
 		return NotFound
 	case status == http.StatusMethodNotAllowed, status == http.StatusNotImplemented:
 		return Unsupported
-	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests, hasMessage(answer, notReady...):
+	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests, isNotReady(answer):
 		return Busy
-	case status == http.StatusBadRequest && hasMessage(answer, notSupported...):
+	case status == http.StatusBadRequest && isNotSupported(answer):
 		return Unsupported
 	case status == http.StatusConflict, status == http.StatusPreconditionFailed,
 		status == http.StatusBadRequest && action:
@@ -77,15 +77,19 @@ func kindOfAnswer(answer *common.Error, action bool) Kind {
 	}
 }
 
-// Messages of the Base registry and of vendors. SYS518: an iDRAC cannot reach its data sources; RAC0218: an iDRAC has
-// no session left; InvalidOperationForSystemState: an iLO in POST.
-var (
-	notReady     = []string{"SYS518", "RAC0218", "InvalidOperationForSystemState", "ResourceInUse", "ServiceInUnknownState"}
-	notSupported = []string{"ActionNotSupported", "ActionParameterNotSupported", "ActionParameterValueNotInList"}
-)
+// isNotReady: SYS518 is an iDRAC that cannot reach its data sources, RAC0218 one that has no session left, and
+// InvalidOperationForSystemState an iLO in POST.
+func isNotReady(answer *common.Error) bool {
+	return hasMessage(answer, "SYS518", "RAC0218", "InvalidOperationForSystemState", "ResourceInUse", "ServiceInUnknownState")
+}
+
+func isNotSupported(answer *common.Error) bool {
+	return hasMessage(answer, "ActionNotSupported", "ActionParameterNotSupported", "ActionParameterValueNotInList")
+}
 
 func hasMessage(answer *common.Error, ids ...string) bool {
-	texts := []string{answer.Code}
+	texts := make([]string, 1, 1+len(answer.ExtendedInfos))
+	texts[0] = answer.Code
 	for _, info := range answer.ExtendedInfos {
 		texts = append(texts, info.MessageID)
 	}

@@ -71,8 +71,7 @@ func KindOf(err error) Kind {
 	if err == nil {
 		return ""
 	}
-	var bmcError *Error
-	if errors.As(err, &bmcError) {
+	if bmcError, ok := errors.AsType[*Error](err); ok {
 		return bmcError.Kind
 	}
 
@@ -81,8 +80,7 @@ func KindOf(err error) Kind {
 
 // RetryAfter is how long the BMC asks to wait; 0 when it does not say.
 func RetryAfter(err error) time.Duration {
-	var bmcError *Error
-	if errors.As(err, &bmcError) {
+	if bmcError, ok := errors.AsType[*Error](err); ok {
 		return bmcError.RetryAfter
 	}
 

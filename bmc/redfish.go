@@ -197,8 +197,8 @@ func (m *machine) findSystem(collection string) (string, error) {
 	case len(members) == 0:
 		return "", m.fail(NotFound, op, "the BMC lists no system; is it still starting?")
 	default:
-		return "", m.fail(Ambiguous, op, fmt.Sprintf(
-			"the BMC has several systems; put the path of one into spec.bmc.address: %s", strings.Join(members, ", ")))
+		return "", m.fail(Ambiguous, op,
+			"the BMC has several systems; put the path of one into spec.bmc.address: "+strings.Join(members, ", "))
 	}
 }
 
@@ -303,7 +303,7 @@ func (m *machine) Do(ctx context.Context, action Action) error {
 	op := fmt.Sprintf("sending %s to system %s", action, m.system)
 	chosen, ok := resetType(action, types)
 	if !ok {
-		return m.fail(Unsupported, op, fmt.Sprintf("the BMC offers only %s", strings.Join(types, ", ")))
+		return m.fail(Unsupported, op, "the BMC offers only "+strings.Join(types, ", "))
 	}
 	if !m.hasResetTarget(system) {
 		return m.fail(Unsupported, op, "the BMC offers no action #ComputerSystem.Reset; may this account change power?")
@@ -341,7 +341,7 @@ type resetActions struct {
 			Target     string `json:"target"`
 			ActionInfo string `json:"@Redfish.ActionInfo"`
 		} `json:"#ComputerSystem.Reset"`
-	}
+	} `json:"Actions"`
 }
 
 func (m *machine) hasResetTarget(system *redfish.ComputerSystem) bool {
@@ -366,9 +366,9 @@ func (m *machine) resetTypes(system *redfish.ComputerSystem) ([]string, error) {
 	}
 	var info struct {
 		Parameters []struct {
-			Name            string
-			AllowableValues []string
-		}
+			Name            string   `json:"Name"`
+			AllowableValues []string `json:"AllowableValues"`
+		} `json:"Parameters"`
 	}
 	if err := m.get("reading the action info of system "+m.system, actions.Actions.Reset.ActionInfo, &info); err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		cancel()
 
-		return nil, err //nolint:wrapcheck // classify reads it; http.Client wraps it in *url.Error
+		return nil, err
 	}
 	now.retryAfter = parseRetryAfter(response.Header.Get("Retry-After"), time.Now())
 	response.Body = &boundedBody{Reader: io.LimitReader(response.Body, maxBody), body: response.Body, cancel: cancel}
@@ -93,7 +93,7 @@ type boundedBody struct {
 func (b *boundedBody) Close() error {
 	defer b.cancel()
 
-	return b.body.Close() //nolint:wrapcheck // an io.Closer passes its body's error on
+	return b.body.Close()
 }
 
 // newBase makes the HTTP transport of one BMC. Connections are not kept: some BMCs choke on keep-alive (sushy does the
@@ -122,16 +122,21 @@ func newBase(options Options) (*http.Transport, error) {
 	}, nil
 }
 
+var (
+	errTooManyRedirects = errors.New("the BMC redirects too often")
+	errForeignRedirect  = errors.New("the BMC redirects to another host, which would get the credentials")
+)
+
 // checkRedirect keeps credentials at the BMC and actions where they were sent.
 func checkRedirect(request *http.Request, via []*http.Request) error {
 	first := via[0]
 	switch {
 	case len(via) > maxRedirects:
-		return errors.New("the BMC redirects too often")
+		return errTooManyRedirects
 	case first.Method != http.MethodGet:
 		return http.ErrUseLastResponse
 	case request.URL.Scheme != first.URL.Scheme || request.URL.Host != first.URL.Host:
-		return errors.New("the BMC redirects to another host, which would get the credentials")
+		return errForeignRedirect
 	default:
 		return nil
 	}

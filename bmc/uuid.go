@@ -1,7 +1,9 @@
 package bmc
 
 import (
+	"bytes"
 	"encoding/hex"
+	"slices"
 	"strings"
 )
 
@@ -15,10 +17,10 @@ func SameUUID(a, b string) bool {
 	if first == nil || second == nil {
 		return true
 	}
-	swapped := []byte{
-		first[3], first[2], first[1], first[0], first[5], first[4], first[7], first[6],
+	swapped := slices.Clone(first)
+	for _, field := range [][]byte{swapped[0:4], swapped[4:6], swapped[6:8]} {
+		slices.Reverse(field)
 	}
-	swapped = append(swapped, first[8:]...)
 
 	return string(first) == string(second) || string(swapped) == string(second)
 }
@@ -28,8 +30,10 @@ func uuidOf(text string) []byte {
 	if err != nil || len(raw) != uuidBytes {
 		return nil
 	}
-	if strings.Trim(string(raw), "\x00") == "" || strings.Trim(string(raw), "\xff") == "" {
-		return nil
+	for _, filler := range []byte{0x00, 0xff} {
+		if bytes.Count(raw, []byte{filler}) == uuidBytes {
+			return nil
+		}
 	}
 
 	return raw

@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
-	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega is made for it
+	. "github.com/onsi/gomega" //nolint:staticcheck // gomega is made for it
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -106,7 +106,7 @@ func (l *lab) start(t *testing.T, server *apiserver.Server) {
 	g.Expect(err).NotTo(HaveOccurred())
 	mgr, err := ctrl.NewManager(server.Config, ctrl.Options{
 		Scheme: scheme, Cache: clusters.CacheOptions(scheme), Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	registry, err := clusters.New(mgr, clusters.Options{})
@@ -235,7 +235,7 @@ func (l *lab) owns(t *testing.T, g Gomega, name string) {
 		}
 		owned++
 		var fields map[string]map[string]any
-		g.Expect(json.NewDecoder(bytes.NewReader(entry.FieldsV1.Raw)).Decode(&fields)).To(Succeed())
+		g.Expect(json.NewDecoder(bytes.NewReader(entry.FieldsV1.GetRawBytes())).Decode(&fields)).To(Succeed())
 		g.Expect(fields).To(HaveLen(1))
 		g.Expect(fields["f:status"]).To(HaveLen(1))
 		g.Expect(fields["f:status"]).To(HaveKey("f:outOfBand"))

@@ -111,7 +111,7 @@ func (s *session) restore(ctx context.Context, intent string, status *v1alpha1.O
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var update v1alpha1.NodeUpdate
 		if err := s.reader.Get(ctx, types.NamespacedName{Name: s.request.Node}, &update); err != nil {
-			return err //nolint:wrapcheck // wrapped below
+			return err
 		}
 		stored := update.Status.OutOfBand
 		if stored == nil || stored.Intent == nil || stored.Intent.ID != intent || stored.Attempt != status.Attempt {
@@ -168,12 +168,12 @@ func (s *session) look(ctx context.Context) (bmc.Observation, error) {
 	}
 	offered, err := s.machine.Actions(ctx)
 	if err != nil {
-		return bmc.Observation{}, err //nolint:wrapcheck // it is a *bmc.Error and says all
+		return bmc.Observation{}, err
 	}
 	at := s.clock.Now()
 	power, err := s.machine.Power(ctx)
 	if err != nil {
-		return bmc.Observation{}, err //nolint:wrapcheck // it is a *bmc.Error and says all
+		return bmc.Observation{}, err
 	}
 
 	return bmc.Observation{Power: power, At: at, Offered: offered}, nil
@@ -186,7 +186,7 @@ func (s *session) open(ctx context.Context) error {
 	}
 	address, err := bmc.ParseAddress(s.host.Spec.BMC.Address)
 	if err != nil {
-		return err //nolint:wrapcheck // it is a *bmc.Error and says all
+		return err
 	}
 	secret, err := s.secret(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *session) open(ctx context.Context) error {
 	}
 	if s.release == nil {
 		if s.release, err = s.locks.Acquire(ctx, address.HostPort()); err != nil {
-			return err //nolint:wrapcheck // it is a *bmc.Error and says all
+			return err
 		}
 	}
 	s.machine, err = s.options.Open(ctx, bmc.Options{
@@ -234,7 +234,7 @@ func (s *session) send(ctx context.Context, action bmc.Action) error {
 		s.bmcFailed(err)
 	}
 
-	return err //nolint:wrapcheck // it is a *bmc.Error and says all
+	return err
 }
 
 func (s *session) bmcFailed(err error) {

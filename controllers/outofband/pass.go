@@ -2,6 +2,7 @@ package outofband
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,6 +33,8 @@ const maxSteps = 8
 // writeTimeout bounds the write after an action. It is made even when the pass is being cancelled.
 const writeTimeout = 20 * time.Second
 
+var errNoSuchVerb = errors.New("there is no such verb")
+
 // pass carries out decisions until one of them is to wait, and gives the time after which to look again; 0: at the
 // next event. An error of the API server ends the pass; the next one starts from what is stored.
 func pass(ctx context.Context, do effects, clk clock.PassiveClock) (time.Duration, error) {
@@ -47,7 +50,7 @@ func pass(ctx context.Context, do effects, clk clock.PassiveClock) (time.Duratio
 		case Wait:
 			return decision.After, storeIfNew(ctx, do, w.Status, decision.Status)
 		case Observe:
-			w.observe(ctx, do)
+			w = observe(ctx, do, w)
 		case Record:
 			if w, err = record(ctx, do, w, decision); err != nil {
 				return 0, err
@@ -57,7 +60,7 @@ func pass(ctx context.Context, do effects, clk clock.PassiveClock) (time.Duratio
 		case Send:
 			return send(ctx, do, w, decision.Action, clk)
 		default:
-			return 0, fmt.Errorf("carrying out decision %q: there is no such verb", decision.Verb)
+			return 0, fmt.Errorf("carrying out decision %q: %w", decision.Verb, errNoSuchVerb)
 		}
 	}
 
@@ -73,15 +76,18 @@ func storeIfNew(ctx context.Context, do effects, before, after *v1alpha1.OutOfBa
 	return do.store(ctx, after)
 }
 
-func (w *World) observe(ctx context.Context, do effects) {
+// observe adds the power, or why it cannot be read.
+func observe(ctx context.Context, do effects, w World) World {
 	seen, err := do.observe(ctx)
 	if err != nil {
 		w.Problem = problemOf(err)
 
-		return
+		return w
 	}
 	seen.KeepPowered = w.Host.KeepPowered
 	w.Seen = &seen
+
+	return w
 }
 
 // record stores an intent and forgets everything else that was known.

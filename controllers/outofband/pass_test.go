@@ -1,7 +1,6 @@
 package outofband
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -25,13 +24,13 @@ func (s *simulation) runFor(t *testing.T, d time.Duration) {
 		}
 		s.advance(min(after, end.Sub(s.clock.Now())))
 	}
-	if err := s.check(); err != nil {
-		t.Fatal(err)
+	if wrong := s.check(); wrong != "" {
+		t.Fatal(wrong)
 	}
 }
 
 func (s *simulation) actions() string {
-	var all []string
+	all := make([]string, 0, len(s.sent))
 	for _, each := range s.sent {
 		all = append(all, string(each.action))
 	}
@@ -48,11 +47,26 @@ func TestSilentMachine(t *testing.T) {
 		phase  v1alpha1.OutOfBandPhase
 		reason v1alpha1.OutOfBandReason
 	}{
-		"not yet silent":  {func(*simulation) {}, 14 * time.Minute, "", v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine},
-		"one reset":       {func(*simulation) {}, 20 * time.Minute, "ForceRestart", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset},
-		"resets used up":  {func(*simulation) {}, 3 * time.Hour, "ForceRestart ForceRestart ForceRestart", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp},
-		"it is off":       {func(s *simulation) { s.power = bmc.PowerOff }, 20 * time.Minute, "On", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset},
-		"no ForceRestart": {func(s *simulation) { s.offered = s.offered[:2] }, 20 * time.Minute, "ForceOff On", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset},
+		"not yet silent": {
+			func(*simulation) {},
+			14 * time.Minute, "", v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine,
+		},
+		"one reset": {
+			func(*simulation) {},
+			20 * time.Minute, "ForceRestart", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset,
+		},
+		"resets used up": {
+			func(*simulation) {},
+			3 * time.Hour, strings.Repeat(" ForceRestart", 3)[1:], v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp,
+		},
+		"it is off": {
+			func(s *simulation) { s.power = bmc.PowerOff },
+			20 * time.Minute, "On", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset,
+		},
+		"no ForceRestart": {
+			func(s *simulation) { s.offered = s.offered[:2] },
+			20 * time.Minute, "ForceOff On", v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset,
+		},
 		"no ForceRestart, used up": {
 			func(s *simulation) { s.offered, s.world.Settings.MaxResets = s.offered[:2], 1 },
 			time.Hour, "ForceOff On", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp,
@@ -112,7 +126,7 @@ func TestMachineComesBack(t *testing.T) {
 		t.Errorf("sent %q before the machine was silent for long", s.actions())
 	}
 	s.runFor(t, 2*time.Minute)
-	if s.actions() != "ForceRestart ForceRestart" {
+	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
 		t.Errorf("sent %q, want a second reset", s.actions())
 	}
 }
@@ -127,7 +141,7 @@ func TestKubeletShowsLifeThenDies(t *testing.T) {
 		t.Errorf("sent %q, status %+v", s.actions(), s.status)
 	}
 	s.runFor(t, 2*time.Minute)
-	if s.actions() != "ForceRestart ForceRestart" {
+	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
 		t.Errorf("sent %q, want a second reset", s.actions())
 	}
 }
@@ -173,7 +187,7 @@ func TestAnswerLost(t *testing.T) {
 		t.Errorf("sent %q, status %+v", s.actions(), s.status)
 	}
 	s.runFor(t, 5*time.Minute)
-	if s.actions() != "ForceRestart ForceRestart" {
+	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
 		t.Errorf("sent %q, want a second reset after the wait", s.actions())
 	}
 }
@@ -206,8 +220,8 @@ func TestKilledAtEachStep(t *testing.T) {
 				}
 				s.advance(after)
 			}
-			if err := s.check(); err != nil {
-				t.Fatalf("killed at step %d: %v; sent %+v", kill, err, s.sent)
+			if wrong := s.check(); wrong != "" {
+				t.Fatalf("killed at step %d: %s; sent %+v", kill, wrong, s.sent)
 			}
 			if s.status.Reason != v1alpha1.OutOfBandResetsUsedUp || len(s.sent) == 0 {
 				t.Fatalf("killed at step %d: the rescue did not end: %+v", kill, s.status)
@@ -248,8 +262,8 @@ func TestAnySchedule(t *testing.T) {
 			} else {
 				s.advance(time.Duration(rapid.IntRange(0, 1200).Draw(t, "seconds")) * time.Second)
 			}
-			if err := s.check(); err != nil {
-				t.Fatalf("%v; sent %+v", err, s.sent)
+			if wrong := s.check(); wrong != "" {
+				t.Fatalf("%s; sent %+v", wrong, s.sent)
 			}
 		}
 	})
@@ -267,7 +281,7 @@ func perturb(t *rapid.T, s *simulation) {
 		s.sendErr = &bmc.Error{Kind: kind, Op: "testing", Detail: "it fails"}
 	}
 	if rapid.IntRange(0, 9).Draw(t, "writer") == 0 {
-		s.version++
+		s.stored++
 	}
 	if rapid.IntRange(0, 19).Draw(t, "sign") == 0 {
 		s.world.LastSign = s.clock.Now()
@@ -288,7 +302,7 @@ func strikeOf(t *rapid.T, s *simulation, at int) func(int, string) {
 		case "kill":
 			panic(crash{})
 		case "write":
-			s.version++
+			s.stored++
 		case "second":
 			_, _, _ = s.run()
 		case "back":
@@ -307,6 +321,6 @@ func TestMessagesFit(t *testing.T) {
 	w.Status = &v1alpha1.OutOfBandStatus{}
 	got := w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandHostBusy, strings.Repeat("ü", 5000), time.Time{}).Message
 	if len(got) > 2048 || strings.Contains(got, "\uFFFD") {
-		t.Error(fmt.Sprintf("the message has %d bytes", len(got)))
+		t.Errorf("the message has %d bytes", len(got))
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/stayput-dev/stayput/bmc"
 )
 
-var testStart = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-
 const (
 	testSilentAfter      = 15 * time.Minute
 	testSilentAfterReset = 10 * time.Minute
 )
+
+func testStart() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
 
 // crash is what a killed process leaves by.
 type crash struct{}
@@ -42,8 +42,8 @@ type simulation struct {
 	clock *clocktesting.FakePassiveClock
 
 	// The API server.
-	status  *v1alpha1.OutOfBandStatus
-	version int
+	status *v1alpha1.OutOfBandStatus
+	stored int
 
 	world    World
 	offered  []bmc.Action
@@ -63,7 +63,7 @@ type simulation struct {
 
 func newSimulation() *simulation {
 	return &simulation{
-		clock: clocktesting.NewFakePassiveClock(testStart),
+		clock: clocktesting.NewFakePassiveClock(testStart()),
 		world: World{
 			Attempt: "a1", Phase: v1alpha1.PhaseRebooting, SilentAfter: testSilentAfter,
 			Settings: Settings{MaxResets: 3, SilentAfterReset: testSilentAfterReset},
@@ -139,7 +139,7 @@ func (p *process) load(context.Context) (World, error) {
 		if p.simulation.status != nil && p.simulation.status.Attempt == w.Attempt {
 			w.Status = p.simulation.status.DeepCopy()
 		}
-		p.version = p.simulation.version
+		p.version = p.stored
 	})
 
 	return w, nil
@@ -148,7 +148,7 @@ func (p *process) load(context.Context) (World, error) {
 func (p *process) store(_ context.Context, status *v1alpha1.OutOfBandStatus) error {
 	var err error
 	p.around("store", func() {
-		if p.version != p.simulation.version {
+		if p.version != p.stored {
 			err = errConflict
 
 			return
@@ -157,8 +157,8 @@ func (p *process) store(_ context.Context, status *v1alpha1.OutOfBandStatus) err
 			p.firstSaw = p.clock.Now()
 		}
 		p.simulation.status = status.DeepCopy()
-		p.simulation.version++
-		p.version = p.simulation.version
+		p.stored++
+		p.version = p.stored
 	})
 
 	return err
@@ -173,8 +173,8 @@ func (p *process) restore(_ context.Context, intent string, status *v1alpha1.Out
 			return
 		}
 		p.simulation.status = status.DeepCopy()
-		p.simulation.version++
-		p.version = p.simulation.version
+		p.stored++
+		p.version = p.stored
 	})
 
 	return err
@@ -225,7 +225,7 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 }
 
 // check gives what is wrong with what was sent.
-func (s *simulation) check() error {
+func (s *simulation) check() string {
 	intents := map[string]int{}
 	resets := map[string]time.Time{}
 	var lastReset time.Time
@@ -234,26 +234,26 @@ func (s *simulation) check() error {
 		reset := each.intent[:len(each.intent)-len(each.action)-1]
 		switch {
 		case intents[each.intent] > 1:
-			return fmt.Errorf("intent %s was acted on twice", each.intent)
+			return fmt.Sprintf("intent %s was acted on twice", each.intent)
 		case !each.stored:
-			return fmt.Errorf("%s was sent without a stored intent", each.action)
+			return fmt.Sprintf("%s was sent without a stored intent", each.action)
 		case !each.seenAfterIntent:
-			return fmt.Errorf("intent %s was acted on without a newer observation", each.intent)
+			return fmt.Sprintf("intent %s was acted on without a newer observation", each.intent)
 		case each.forbidden != "":
-			return fmt.Errorf("%s was sent although %s", each.action, each.forbidden)
+			return fmt.Sprintf("%s was sent although %s", each.action, each.forbidden)
 		case (each.action == bmc.ActionOn) != (each.power == bmc.PowerOff):
-			return fmt.Errorf("%s was sent to a machine whose power was %s", each.action, each.power)
+			return fmt.Sprintf("%s was sent to a machine whose power was %s", each.action, each.power)
 		}
 		if _, ok := resets[reset]; !ok {
 			if gap := each.at.Sub(lastReset); !lastReset.IsZero() && gap < testSilentAfterReset-intentLife {
-				return fmt.Errorf("reset %s began %s after the one before", reset, gap)
+				return fmt.Sprintf("reset %s began %s after the one before", reset, gap)
 			}
 			resets[reset], lastReset = each.at, each.at
 		}
 	}
 	if len(resets) > int(s.world.Settings.MaxResets) {
-		return fmt.Errorf("%d resets, of %d that are allowed", len(resets), s.world.Settings.MaxResets)
+		return fmt.Sprintf("%d resets, of %d that are allowed", len(resets), s.world.Settings.MaxResets)
 	}
 
-	return nil
+	return ""
 }

@@ -1,17 +1,16 @@
 package outofband
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
@@ -43,17 +42,19 @@ func TestHostBusy(t *testing.T) {
 		"externally provisioned": {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateExternallyProvisioned }, ""},
 		"our own annotation":     {annotate("reboot.metal3.io/stayput"), ""},
 		"another annotation":     {annotate("inspect.metal3.io"), ""},
-		"deleted":                {func(h *metal3.BareMetalHost) { h.DeletionTimestamp = ptr.To(metav1.Now()) }, "is being deleted"},
-		"deprovisioning":         {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateDeprovisioning }, `state "deprovisioning"`},
-		"available":              {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateAvailable }, `state "available"`},
-		"paused":                 {annotate("baremetalhost.metal3.io/paused"), "is paused"},
-		"detached":               {annotate("baremetalhost.metal3.io/detached"), "is detached"},
-		"detached status":        {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusDetached }, `"detached"`},
-		"kept off":               {func(h *metal3.BareMetalHost) { h.Spec.Online = false }, "spec.online"},
-		"servicing":              {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusServicing }, "serviced"},
-		"error":                  {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusError }, "has error"},
-		"rebooted":               {annotate("reboot.metal3.io"), "reboot.metal3.io"},
-		"kept off by another":    {annotate("reboot.metal3.io/metal3-remediation-1"), "metal3-remediation-1"},
+		"deleted":                {func(h *metal3.BareMetalHost) { h.DeletionTimestamp = new(metav1.Now()) }, "is being deleted"},
+		"deprovisioning": {
+			func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateDeprovisioning }, `state "deprovisioning"`,
+		},
+		"available":           {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateAvailable }, `state "available"`},
+		"paused":              {annotate("baremetalhost.metal3.io/paused"), "is paused"},
+		"detached":            {annotate("baremetalhost.metal3.io/detached"), "is detached"},
+		"detached status":     {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusDetached }, `"detached"`},
+		"kept off":            {func(h *metal3.BareMetalHost) { h.Spec.Online = false }, "spec.online"},
+		"servicing":           {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusServicing }, "serviced"},
+		"error":               {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusError }, "has error"},
+		"rebooted":            {annotate("reboot.metal3.io"), "reboot.metal3.io"},
+		"kept off by another": {annotate("reboot.metal3.io/metal3-remediation-1"), "metal3-remediation-1"},
 	}
 	for name, c := range cases {
 		host := freeHost()
@@ -99,7 +100,7 @@ func TestCredentialsAreTrimmed(t *testing.T) {
 func TestLastSign(t *testing.T) {
 	t.Parallel()
 	at := func(minutes int) *metav1.Time {
-		return ptr.To(metav1.NewTime(testStart.Add(time.Duration(minutes) * time.Minute)))
+		return new(metav1.NewTime(testStart().Add(time.Duration(minutes) * time.Minute)))
 	}
 	node := func(bootID string, beat int) *corev1.Node {
 		return &corev1.Node{Status: corev1.NodeStatus{
@@ -144,7 +145,7 @@ func TestNewWorld(t *testing.T) {
 	if w.SilentAfter != 15*time.Minute || w.Settings != (Settings{MaxResets: 4, SilentAfterReset: 10 * time.Minute}) {
 		t.Errorf("defaults: got %+v", w)
 	}
-	update.Spec.OutOfBand.MaxResets = ptr.To[int32](0)
+	update.Spec.OutOfBand.MaxResets = new(int32)
 	if got := newWorld(update, nil).Settings.MaxResets; got != 0 {
 		t.Errorf("maxResets 0: got %d", got)
 	}
@@ -164,16 +165,16 @@ func TestBackoff(t *testing.T) {
 		{transient, 15 * time.Second}, {transient, 30 * time.Second}, {transient, time.Minute}, {transient, 2 * time.Minute},
 		{transient, 4 * time.Minute}, {transient, 5 * time.Minute}, {auth, 15 * time.Minute}, {busy, 10 * time.Minute},
 	} {
-		b.failed(request, c.err, testStart)
-		if left, err := b.active(request, testStart); left != c.want || err != c.err {
+		b.failed(request, c.err, testStart())
+		if left, err := b.active(request, testStart()); left != c.want || !errors.Is(err, c.err) {
 			t.Errorf("got %s, %v, want %s", left, err, c.want)
 		}
 	}
-	if _, err := b.active(Request{Node: "n2"}, testStart); err != nil {
+	if _, err := b.active(Request{Node: "n2"}, testStart()); err != nil {
 		t.Error("another machine is held up")
 	}
 	b.clear(request)
-	if _, err := b.active(request, testStart); err != nil {
+	if _, err := b.active(request, testStart()); err != nil {
 		t.Error("the error is remembered")
 	}
 }

@@ -66,13 +66,17 @@ const (
 	startTries = 3
 )
 
-var errEnded = errors.New("the emulator ended")
+var (
+	errNoDriver   = errors.New("give either Fake or LibvirtURI")
+	errEnded      = errors.New("the emulator ended")
+	errDoesNotEnd = errors.New("the process does not end")
+)
 
 // Start installs the emulator when needed, starts it, and waits until it answers. The process outlives ctx, which
 // bounds the start only; Stop ends it. Its PID is in StateDir/pid.
 func Start(ctx context.Context, options Options) (*Emulator, error) {
 	if (len(options.Fake) == 0) == (options.LibvirtURI == "") {
-		return nil, errors.New("starting the emulator: give either Fake or LibvirtURI")
+		return nil, fmt.Errorf("starting the emulator: %w", errNoDriver)
 	}
 	if options.Progress == nil {
 		options.Progress = io.Discard
@@ -110,7 +114,8 @@ func start(ctx context.Context, program string, options Options) (*Emulator, err
 		return nil, fmt.Errorf("opening the emulator's log: %w", err)
 	}
 	defer log.Close()
-	e.command = exec.Command(program, "--config", config)
+	// It outlives ctx: Stop ends it.
+	e.command = exec.CommandContext(context.WithoutCancel(ctx), program, "--config", config)
 	e.command.Stdout, e.command.Stderr = log, log
 	// Its own process group: an interrupt at the terminal reaches the lab first, which then stops it.
 	e.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -249,7 +254,7 @@ func (e *Emulator) Stop() error {
 		}
 	}
 
-	return fmt.Errorf("stopping the emulator: process %d does not end", e.PID())
+	return fmt.Errorf("stopping the emulator (PID %d): %w", e.PID(), errDoesNotEnd)
 }
 
 // PID of the emulator.

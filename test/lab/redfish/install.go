@@ -85,7 +85,7 @@ func run(ctx context.Context, progress io.Writer, argv []string) error {
 
 // lockFile waits for an exclusive lock on a file, which is kept.
 func lockFile(name string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 		return nil, fmt.Errorf("making the cache: %w", err)
 	}
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)

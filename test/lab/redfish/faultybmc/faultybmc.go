@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -200,9 +201,7 @@ func (b *BMC) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(recorder.Code)
 		_, _ = w.Write(body[:len(body)/2])
 	default:
-		for key, values := range fault.Header {
-			w.Header()[key] = values
-		}
+		maps.Copy(w.Header(), fault.Header)
 		w.WriteHeader(fault.Status)
 		_, _ = w.Write([]byte(fault.Body))
 	}
@@ -253,7 +252,10 @@ func (b *BMC) root(w http.ResponseWriter) {
 }
 
 func (b *BMC) login(w http.ResponseWriter, r *http.Request) {
-	var login struct{ UserName, Password string }
+	var login struct {
+		UserName string `json:"UserName"`
+		Password string `json:"Password"`
+	}
 	if json.NewDecoder(r.Body).Decode(&login) != nil ||
 		login.UserName != b.options.Username || login.Password != b.options.Password {
 		fail(w, http.StatusUnauthorized, "Base.1.0.NoValidSession", "The password is wrong.")
@@ -296,7 +298,7 @@ func (b *BMC) authorized(r *http.Request) bool {
 }
 
 func (b *BMC) collection(w http.ResponseWriter) {
-	members := []any{}
+	members := make([]any, 0, len(b.options.Systems))
 	for _, system := range b.options.Systems {
 		members = append(members, link(system.Path()))
 	}
@@ -354,7 +356,9 @@ func (b *BMC) show(w http.ResponseWriter, system *System) {
 }
 
 func (b *BMC) reset(w http.ResponseWriter, r *http.Request, system *System) {
-	var wanted struct{ ResetType string }
+	var wanted struct {
+		ResetType string `json:"ResetType"`
+	}
 	if json.NewDecoder(r.Body).Decode(&wanted) != nil {
 		fail(w, http.StatusBadRequest, "Base.1.0.MalformedJSON", "Not JSON.")
 
@@ -404,7 +408,9 @@ func link(path string) map[string]any { return map[string]any{"@odata.id": path}
 func write(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 func fail(w http.ResponseWriter, status int, id, message string) {
