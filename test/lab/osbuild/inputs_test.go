@@ -192,3 +192,8 @@ func encode(t *testing.T, data []byte, value any) []byte {
 
 	return data
 }
+
+func TestMissingRequiredFileIsRefused(t *testing.T) {
+	t.Parallel()
+	gomega.NewWithT(t).Expect(tree{}.checkRequired()).To(gomega.MatchError(errRequired))
+}

@@ -41,11 +41,7 @@ func usrTree(base string, inputs Inputs, variant Variant) (tree, error) {
 		files.addFile(name, modeFile, data)
 	}
 
-	if err := files.checkLibraries(); err != nil {
-		return nil, err
-	}
-
-	return files, nil
+	return files, errors.Join(files.checkRequired(), files.checkLibraries())
 }
 
 var errNoUnit = errors.New("no such unit")

@@ -15,6 +15,20 @@ import (
 
 var errLibrary = errors.New("a program lacks a library that base/exclude.txt leaves out")
 
+var errRequired = errors.New("base/exclude.txt leaves out, or Debian no longer has, a required file")
+
+// checkRequired refuses a /usr without a file of base/required.txt.
+func (t tree) checkRequired() error {
+	required, _ := baseFiles.ReadFile("base/required.txt")
+	for _, name := range lines(string(required)) {
+		if _, there := t[name]; !there {
+			return fmt.Errorf("%w: /usr/%s", errRequired, name)
+		}
+	}
+
+	return nil
+}
+
 // checkLibraries refuses a /usr in which a program or library needs a library that is not there. The lists of what to
 // leave out are written by hand, and such a mistake would show only when the program runs.
 func (t tree) checkLibraries() error {
