@@ -21,10 +21,12 @@ const (
 	uuidTwo  = "22222222-2222-4222-8222-222222222222"
 )
 
-var everyType = []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart"}
+func everyType() []string {
+	return []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart"}
+}
 
 func oneSystem() []faultybmc.System {
-	return []faultybmc.System{{ID: "1", Name: "node", UUID: uuidOne, Power: "On", ResetTypes: everyType}}
+	return []faultybmc.System{{ID: "1", Name: "node", UUID: uuidOne, Power: "On", ResetTypes: everyType()}}
 }
 
 func startBMC(t *testing.T, change func(*faultybmc.Options)) *faultybmc.BMC {
@@ -100,7 +102,7 @@ func TestMachine(t *testing.T) {
 				t.Errorf("identity: got %+v, %v, want %+v", identity, err, want)
 			}
 			offered, err := m.Actions(t.Context())
-			if err != nil || !slices.Equal(offered, allActions) {
+			if err != nil || !slices.Equal(offered, allActions()) {
 				t.Errorf("actions: got %v, %v", offered, err)
 			}
 			for _, action := range []bmc.Action{bmc.ActionForceRestart, bmc.ActionForceOff} {
@@ -144,13 +146,13 @@ func TestOffered(t *testing.T) {
 		change func(*faultybmc.System)
 		want   []bmc.Action
 	}{
-		"no ForceRestart": {func(s *faultybmc.System) { s.ResetTypes = []string{"On", "ForceOff"} }, noRestart},
+		"no ForceRestart": {func(s *faultybmc.System) { s.ResetTypes = []string{"On", "ForceOff"} }, noRestart()},
 		"ForceOn only":    {func(s *faultybmc.System) { s.ResetTypes = []string{"ForceOn"} }, []bmc.Action{bmc.ActionOn}},
 		"action info": {
 			func(s *faultybmc.System) { s.ActionInfo, s.ResetTypes = true, []string{"ForceRestart"} },
 			[]bmc.Action{bmc.ActionForceRestart},
 		},
-		"nothing said": {func(s *faultybmc.System) { s.ResetTypes = nil }, allActions},
+		"nothing said": {func(s *faultybmc.System) { s.ResetTypes = nil }, allActions()},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +164,7 @@ func TestOffered(t *testing.T) {
 			if err != nil || !slices.Equal(got, c.want) {
 				t.Fatalf("got %v, %v, want %v", got, err, c.want)
 			}
-			for _, action := range allActions {
+			for _, action := range allActions() {
 				err := m.Do(t.Context(), action)
 				if slices.Contains(c.want, action) != (err == nil) {
 					t.Errorf("%s: %v", action, err)
@@ -185,7 +187,7 @@ func TestNoResetAction(t *testing.T) {
 func TestWhichSystem(t *testing.T) {
 	t.Parallel()
 	twins := func(o *faultybmc.Options) {
-		o.Systems = append(o.Systems, faultybmc.System{ID: "2", Name: "node", UUID: uuidTwo, Power: "Off", ResetTypes: everyType})
+		o.Systems = append(o.Systems, faultybmc.System{ID: "2", Name: "node", UUID: uuidTwo, Power: "Off", ResetTypes: everyType()})
 	}
 	t.Run("by path", func(t *testing.T) {
 		t.Parallel()

@@ -9,11 +9,13 @@ import (
 	"github.com/stayput-dev/stayput/bmc"
 )
 
-var (
-	allActions = []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart}
-	noRestart  = []bmc.Action{bmc.ActionOn, bmc.ActionForceOff}
-	start      = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-)
+func allActions() []bmc.Action {
+	return []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart}
+}
+
+func noRestart() []bmc.Action { return []bmc.Action{bmc.ActionOn, bmc.ActionForceOff} }
+
+func startTime() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
 func TestFirstStep(t *testing.T) {
 	t.Parallel()
@@ -22,21 +24,21 @@ func TestFirstStep(t *testing.T) {
 		verb   bmc.Verb
 		action bmc.Action
 	}{
-		"on":              {bmc.Observation{Power: bmc.PowerOn, Offered: allActions}, bmc.Send, bmc.ActionForceRestart},
-		"off":             {bmc.Observation{Power: bmc.PowerOff, Offered: allActions}, bmc.Send, bmc.ActionOn},
-		"transition":      {bmc.Observation{Power: bmc.PowerTransition, Offered: allActions}, bmc.Send, bmc.ActionForceRestart},
-		"unknown":         {bmc.Observation{Power: bmc.PowerUnknown, Offered: allActions}, bmc.Send, bmc.ActionForceRestart},
-		"no restart":      {bmc.Observation{Power: bmc.PowerOn, Offered: noRestart}, bmc.Send, bmc.ActionForceOff},
+		"on":              {bmc.Observation{Power: bmc.PowerOn, Offered: allActions()}, bmc.Send, bmc.ActionForceRestart},
+		"off":             {bmc.Observation{Power: bmc.PowerOff, Offered: allActions()}, bmc.Send, bmc.ActionOn},
+		"transition":      {bmc.Observation{Power: bmc.PowerTransition, Offered: allActions()}, bmc.Send, bmc.ActionForceRestart},
+		"unknown":         {bmc.Observation{Power: bmc.PowerUnknown, Offered: allActions()}, bmc.Send, bmc.ActionForceRestart},
+		"no restart":      {bmc.Observation{Power: bmc.PowerOn, Offered: noRestart()}, bmc.Send, bmc.ActionForceOff},
 		"nothing offered": {bmc.Observation{Power: bmc.PowerOn}, bmc.Blocked, ""},
 		"off without On":  {bmc.Observation{Power: bmc.PowerOff, Offered: []bmc.Action{bmc.ActionForceRestart}}, bmc.Blocked, ""},
 		"ForceOff without On": {
 			bmc.Observation{Power: bmc.PowerOn, Offered: []bmc.Action{bmc.ActionForceOff}}, bmc.Blocked, "",
 		},
 		"keep powered": {
-			bmc.Observation{Power: bmc.PowerOn, Offered: allActions, KeepPowered: true}, bmc.Send, bmc.ActionForceRestart,
+			bmc.Observation{Power: bmc.PowerOn, Offered: allActions(), KeepPowered: true}, bmc.Send, bmc.ActionForceRestart,
 		},
 		"keep powered, no restart": {
-			bmc.Observation{Power: bmc.PowerOn, Offered: noRestart, KeepPowered: true}, bmc.Blocked, "",
+			bmc.Observation{Power: bmc.PowerOn, Offered: noRestart(), KeepPowered: true}, bmc.Blocked, "",
 		},
 	}
 	for name, c := range cases {
@@ -49,7 +51,7 @@ func TestFirstStep(t *testing.T) {
 func TestNextStep(t *testing.T) {
 	t.Parallel()
 	seen := func(power bmc.Power, after time.Duration) bmc.Observation {
-		return bmc.Observation{Power: power, At: start.Add(after), Offered: allActions}
+		return bmc.Observation{Power: power, At: startTime().Add(after), Offered: allActions()}
 	}
 	cases := map[string]struct {
 		last   bmc.Action
@@ -74,7 +76,7 @@ func TestNextStep(t *testing.T) {
 		"in between after too long": {bmc.ActionOn, seen(bmc.PowerTransition, 3*time.Minute), bmc.Expired, ""},
 	}
 	for name, c := range cases {
-		got := bmc.NextStep(c.seen, bmc.Sent{Action: c.last, At: start}, bmc.Limits{}, c.seen.At)
+		got := bmc.NextStep(c.seen, bmc.Sent{Action: c.last, At: startTime()}, bmc.Limits{}, c.seen.At)
 		if got.Verb != c.verb || got.Action != c.action || got.Why == "" {
 			t.Errorf("%s: got %+v, want %s %s", name, got, c.verb, c.action)
 		}
@@ -90,15 +92,15 @@ func TestStepsAreSafe(t *testing.T) {
 			Power: rapid.SampledFrom([]bmc.Power{
 				bmc.PowerOn, bmc.PowerOff, bmc.PowerTransition, bmc.PowerUnknown,
 			}).Draw(t, "power"),
-			At:          start.Add(time.Duration(rapid.IntRange(-300, 300).Draw(t, "seconds")) * time.Second),
-			Offered:     rapid.SliceOfDistinct(rapid.SampledFrom(allActions), rapid.ID).Draw(t, "offered"),
+			At:          startTime().Add(time.Duration(rapid.IntRange(-300, 300).Draw(t, "seconds")) * time.Second),
+			Offered:     rapid.SliceOfDistinct(rapid.SampledFrom(allActions()), rapid.ID).Draw(t, "offered"),
 			KeepPowered: rapid.Bool().Draw(t, "keep"),
 		}
 		step := bmc.FirstStep(seen)
 		if rapid.Bool().Draw(t, "continue") {
-			last := bmc.Sent{Action: rapid.SampledFrom(allActions).Draw(t, "last"), At: start}
-			step = bmc.NextStep(seen, last, bmc.Limits{}, start.Add(5*time.Minute))
-			if step.Verb == bmc.Send && !seen.At.After(start) {
+			last := bmc.Sent{Action: rapid.SampledFrom(allActions()).Draw(t, "last"), At: startTime()}
+			step = bmc.NextStep(seen, last, bmc.Limits{}, startTime().Add(5*time.Minute))
+			if step.Verb == bmc.Send && !seen.At.After(startTime()) {
 				t.Fatalf("acts on an observation from before the action: %+v", step)
 			}
 		}

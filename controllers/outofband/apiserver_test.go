@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
-	. "github.com/onsi/gomega" //nolint:staticcheck // gomega is made for it
+	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -36,11 +36,10 @@ const (
 	eventually  = 60 * time.Second
 )
 
-// uuids are the machines of the tests, one for each.
-var uuids = []string{
-	"27946b59-9e44-4fa7-8e91-f3527a1ef001", "27946b59-9e44-4fa7-8e91-f3527a1ef002",
-	"27946b59-9e44-4fa7-8e91-f3527a1ef003", "27946b59-9e44-4fa7-8e91-f3527a1ef004",
-}
+// machines is how many machines the tests use, one each.
+const machines = 4
+
+func uuidOf(machine int) string { return fmt.Sprintf("27946b59-9e44-4fa7-8e91-f3527a1ef%03d", machine) }
 
 // TestController runs the controller against a real API server and sushy-tools' emulator.
 func TestController(t *testing.T) {
@@ -50,9 +49,9 @@ func TestController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	systems := make([]redfish.FakeSystem, 0, len(uuids))
-	for i, uuid := range uuids {
-		systems = append(systems, redfish.FakeSystem{UUID: uuid, Name: fmt.Sprintf("machine-%d", i), PoweredOn: true})
+	systems := make([]redfish.FakeSystem, 0, machines)
+	for i := range machines {
+		systems = append(systems, redfish.FakeSystem{UUID: uuidOf(i), Name: fmt.Sprintf("machine-%d", i), PoweredOn: true})
 	}
 	emulator, err := redfish.Start(t.Context(), redfish.Options{
 		StateDir: t.TempDir(), Username: bmcUser, Password: bmcPassword, Fake: systems,
@@ -197,7 +196,7 @@ func reason(want v1alpha1.OutOfBandReason) func(v1alpha1.OutOfBandStatus) bool {
 func (l *lab) silentMachine(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	l.machine(t, g, "silent", uuids[0], bmcPassword, time.Hour)
+	l.machine(t, g, "silent", uuidOf(0), bmcPassword, time.Hour)
 	var before metal3.BareMetalHost
 	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Namespace: "metal", Name: "silent"}, &before)).To(Succeed())
 	l.agent(t, g, "silent", v1alpha1.PhaseRebooting)
@@ -208,11 +207,11 @@ func (l *lab) silentMachine(t *testing.T) {
 	g.Expect(got.Intent).To(HaveField("ID", "a1-1-ForceRestart"))
 	g.Expect(got.Intent.SentAt).NotTo(BeNil())
 	g.Expect(got.Resets).To(BeEquivalentTo(1))
-	g.Expect(l.emulator.Resets(uuids[0])).To(Equal(1))
+	g.Expect(l.emulator.Resets(uuidOf(0))).To(Equal(1))
 
 	l.agent(t, g, "silent", v1alpha1.PhaseProving)
 	g.Eventually(l.status(t, "silent")).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandMachineBack)))
-	g.Expect(l.emulator.Resets(uuids[0])).To(Equal(1))
+	g.Expect(l.emulator.Resets(uuidOf(0))).To(Equal(1))
 
 	var after metal3.BareMetalHost
 	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Namespace: "metal", Name: "silent"}, &after)).To(Succeed())
@@ -268,7 +267,7 @@ func (l *lab) foundIntent(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
 	const whole = 8 * time.Second
-	l.machine(t, g, "killed", uuids[1], bmcPassword, whole)
+	l.machine(t, g, "killed", uuidOf(1), bmcPassword, whole)
 	decided := metav1.NowMicro()
 	left, err := applyStatus("killed", "", &v1alpha1.OutOfBandStatus{
 		Attempt: "a1", Phase: v1alpha1.OutOfBandResetting, Reason: v1alpha1.OutOfBandDeadlinePassed, Resets: 1,
@@ -281,7 +280,7 @@ func (l *lab) foundIntent(t *testing.T) {
 	g.Expect(l.client.Status().Apply(t.Context(), client.ApplyConfigurationFromUnstructured(left),
 		client.FieldOwner(v1alpha1.FieldManagerOutOfBand))).To(Succeed())
 	l.agent(t, g, "killed", v1alpha1.PhaseRebooting)
-	g.Eventually(func() (int, error) { return l.emulator.Resets(uuids[1]) }).WithTimeout(eventually).Should(Equal(1))
+	g.Eventually(func() (int, error) { return l.emulator.Resets(uuidOf(1)) }).WithTimeout(eventually).Should(Equal(1))
 	g.Expect(time.Since(decided.Time)).To(BeNumerically(">", whole))
 	g.Eventually(l.status(t, "killed")).WithTimeout(eventually).Should(HaveField("Intent.ID", "a1-2-ForceRestart"))
 }
@@ -290,29 +289,29 @@ func (l *lab) foundIntent(t *testing.T) {
 func (l *lab) wrongMachine(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	l.machine(t, g, "wrong", uuids[2], bmcPassword, time.Hour)
+	l.machine(t, g, "wrong", uuidOf(2), bmcPassword, time.Hour)
 	var node corev1.Node
 	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Name: "wrong"}, &node)).To(Succeed())
 	node.Status.NodeInfo.SystemUUID = "00000000-1111-4222-8333-444444444444"
 	g.Expect(l.client.Status().Update(t.Context(), &node)).To(Succeed())
 	l.agent(t, g, "wrong", v1alpha1.PhaseRebooting)
 	g.Eventually(l.status(t, "wrong")).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandHostNotFound)))
-	g.Expect(l.emulator.Resets(uuids[2])).To(BeZero())
+	g.Expect(l.emulator.Resets(uuidOf(2))).To(BeZero())
 	got, err := l.status(t, "wrong")()
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(got.Message).To(ContainSubstring(uuids[2]))
+	g.Expect(got.Message).To(ContainSubstring(uuidOf(2)))
 	g.Expect(got.Resets).To(BeZero())
 }
 
 func (l *lab) wrongPassword(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	l.machine(t, g, "locked", uuids[3], "not-the-password", time.Hour)
+	l.machine(t, g, "locked", uuidOf(3), "not-the-password", time.Hour)
 	l.agent(t, g, "locked", v1alpha1.PhaseRebooting)
 	g.Eventually(l.status(t, "locked")).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandBMCCredentials)))
 	got, err := l.status(t, "locked")()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(got.Resets).To(BeZero())
 	g.Expect(got.Message).NotTo(ContainSubstring("not-the-password"))
-	g.Expect(l.emulator.Resets(uuids[3])).To(BeZero())
+	g.Expect(l.emulator.Resets(uuidOf(3))).To(BeZero())
 }

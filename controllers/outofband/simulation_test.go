@@ -136,8 +136,8 @@ func (p *process) load(context.Context) (World, error) {
 	var w World
 	p.around("load", func() {
 		w = p.world
-		if p.simulation.status != nil && p.simulation.status.Attempt == w.Attempt {
-			w.Status = p.simulation.status.DeepCopy()
+		if p.status != nil && p.status.Attempt == w.Attempt {
+			w.Status = p.status.DeepCopy()
 		}
 		p.version = p.stored
 	})
@@ -153,10 +153,10 @@ func (p *process) store(_ context.Context, status *v1alpha1.OutOfBandStatus) err
 
 			return
 		}
-		if p.simulation.status == nil {
+		if p.status == nil {
 			p.firstSaw = p.clock.Now()
 		}
-		p.simulation.status = status.DeepCopy()
+		p.status = status.DeepCopy()
 		p.stored++
 		p.version = p.stored
 	})
@@ -167,12 +167,12 @@ func (p *process) store(_ context.Context, status *v1alpha1.OutOfBandStatus) err
 func (p *process) restore(_ context.Context, intent string, status *v1alpha1.OutOfBandStatus) error {
 	var err error
 	p.around("restore", func() {
-		if stored := p.simulation.status; stored == nil || stored.Intent == nil || stored.Intent.ID != intent {
+		if stored := p.status; stored == nil || stored.Intent == nil || stored.Intent.ID != intent {
 			err = errOvertaken
 
 			return
 		}
-		p.simulation.status = status.DeepCopy()
+		p.status = status.DeepCopy()
 		p.stored++
 		p.version = p.stored
 	})
@@ -209,7 +209,7 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 			return
 		}
 		record := sent{action: action, at: p.clock.Now(), power: p.power, forbidden: p.forbidden()}
-		if stored := p.simulation.status; stored != nil && stored.Intent != nil {
+		if stored := p.status; stored != nil && stored.Intent != nil {
 			record.stored = stored.Intent.Action == string(action)
 			record.intent = stored.Intent.ID
 			record.seenAfterIntent = p.lastRead.After(stored.Intent.DecidedAt.Time)

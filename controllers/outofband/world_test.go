@@ -162,8 +162,14 @@ func TestBackoff(t *testing.T) {
 		err  error
 		want time.Duration
 	}{
-		{transient, 15 * time.Second}, {transient, 30 * time.Second}, {transient, time.Minute}, {transient, 2 * time.Minute},
-		{transient, 4 * time.Minute}, {transient, 5 * time.Minute}, {auth, 15 * time.Minute}, {busy, 10 * time.Minute},
+		{transient, 15 * time.Second},
+		{transient, 30 * time.Second},
+		{transient, time.Minute},
+		{transient, 2 * time.Minute},
+		{transient, 4 * time.Minute},
+		{transient, 5 * time.Minute},
+		{auth, 15 * time.Minute},
+		{busy, 10 * time.Minute},
 	} {
 		b.failed(request, c.err, testStart())
 		if left, err := b.active(request, testStart()); left != c.want || !errors.Is(err, c.err) {
@@ -190,8 +196,11 @@ func TestSilentGauge(t *testing.T) {
 		phase v1alpha1.OutOfBandPhase
 		want  float64
 	}{
-		{"n1", v1alpha1.OutOfBandWatching, 0}, {"n1", v1alpha1.OutOfBandSilent, 1}, {"n1", v1alpha1.OutOfBandResetting, 1},
-		{"n2", v1alpha1.OutOfBandNeedsHuman, 2}, {"n1", v1alpha1.OutOfBandRecovered, 1},
+		{"n1", v1alpha1.OutOfBandWatching, 0},
+		{"n1", v1alpha1.OutOfBandSilent, 1},
+		{"n1", v1alpha1.OutOfBandResetting, 1},
+		{"n2", v1alpha1.OutOfBandNeedsHuman, 2},
+		{"n1", v1alpha1.OutOfBandRecovered, 1},
 	} {
 		m.observe(Request{Node: c.node}, &v1alpha1.OutOfBandStatus{Phase: c.phase})
 		if got := testutil.ToFloat64(m.silent); got != c.want {

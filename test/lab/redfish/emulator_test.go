@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	. "github.com/onsi/gomega" //nolint:staticcheck // gomega is made for it
+	. "github.com/onsi/gomega"
 
 	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/test/lab/redfish"
