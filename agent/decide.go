@@ -325,27 +325,43 @@ func ended(w world) step {
 		phase, reason = v1alpha1.PhaseReporting, v1alpha1.ReasonDeletingPods
 	}
 
+	if next, found := wrongEnd(w, phase); found {
+		return next
+	}
+
 	switch {
-	case mustReopen(w):
-		return do(reopen, v1alpha1.PhaseProving, v1alpha1.ReasonWaitingForHealth)
 	case mustDisarm(w):
 		return do(disarm, phase, reason)
-	case end.Phase == v1alpha1.PhaseSucceeded && mustReport(w) && w.slotsErr != nil:
-		return cannotObserve(w, phase)
-	case end.Phase == v1alpha1.PhaseSucceeded && mustReport(w) && !w.runsIt():
-		return ends(w.now, v1alpha1.PhaseNeedsHuman, v1alpha1.ReasonBootedUnexpectedSlot, "", fmt.Sprintf(
-			"version %s had been put on this node, but slot %s runs version %q now: somebody chose it, or the firmware did; "+
-				"ask for a new attempt", attempt.Version, w.slots.Running.Name, w.slots.Running.Version))
 	case end.Reason == v1alpha1.ReasonCommitted && !attempt.PodsDeleted && !answered(w):
 		return do(deletePods, phase, reason)
 	case !attempt.Settled():
 		return do(settle, phase, reason).withEnd(end)
 	case mustReport(w) && w.node == nil:
-		return waitFor(phase, reason, "the result cannot be reported: waiting for the API server").withEnd(end)
+		return waitFor(phase, reason, "the result cannot be reported: waiting for the API server")
 	case mustReport(w):
 		return do(report, phase, reason).withEnd(end)
 	default:
 		return waitFor(end.Phase, end.Reason, end.Message)
+	}
+}
+
+// wrongEnd compares the end with what runs, before it is acted on.
+func wrongEnd(w world, phase v1alpha1.Phase) (step, bool) {
+	attempt := w.attempt()
+
+	switch {
+	case mustReopen(w):
+		return do(reopen, v1alpha1.PhaseProving, v1alpha1.ReasonWaitingForHealth), true
+	case attempt.End.Phase != v1alpha1.PhaseSucceeded || !mustReport(w):
+		return step{}, false
+	case w.slotsErr != nil:
+		return cannotObserve(w, phase), true
+	case !w.runsIt():
+		return ends(w.now, v1alpha1.PhaseNeedsHuman, v1alpha1.ReasonBootedUnexpectedSlot, "", fmt.Sprintf(
+			"version %s had been put on this node, but slot %s runs version %q now: somebody chose it, or the firmware did; "+
+				"ask for a new attempt", attempt.Version, w.slots.Running.Name, w.slots.Running.Version)), true
+	default:
+		return step{}, false
 	}
 }
 

@@ -238,7 +238,7 @@ func (c *Cluster) PatchNode(_ context.Context, patch protocol.Patch) error {
 
 	if version, committed := c.Machine.Running(); view.Result == protocol.Successful &&
 		(!committed || version != c.update.Spec.Release.OS.Version) {
-		c.Machine.broke("reported success while version %s runs, committed: %v", version, committed)
+		c.Machine.brokef("reported success while version %s runs, committed: %v", version, committed)
 	}
 
 	c.Machine.point("node-patched")

@@ -69,7 +69,7 @@ type disk struct {
 	counted bool
 }
 
-func (d disk) assessment() agentslots.Assessment {
+func (d *disk) assessment() agentslots.Assessment {
 	switch {
 	case d.entry == "":
 		return agentslots.NoEntry
@@ -93,7 +93,7 @@ func (d *disk) count(left, done int) {
 	d.entry += ".efi"
 }
 
-func (d disk) slot(name string) agentslots.Slot {
+func (d *disk) slot(name string) agentslots.Slot {
 	return agentslots.Slot{Name: name, Version: d.version, RootHash: d.rootHash, Entry: d.entry, Boot: d.assessment()}
 }
 
@@ -177,7 +177,7 @@ func (m *Machine) point(name string) {
 	}
 }
 
-func (m *Machine) broke(format string, args ...any) {
+func (m *Machine) brokef(format string, args ...any) {
 	m.Broken = append(m.Broken, fmt.Sprintf(format, args...))
 }
 
@@ -238,7 +238,7 @@ func (m *Machine) BootOther() {
 func (m *Machine) choose() int {
 	order := []int{0, 1}
 	slices.SortStableFunc(order, func(a, b int) int {
-		left, right := m.slots[a], m.slots[b]
+		left, right := &m.slots[a], &m.slots[b]
 
 		return cmp.Or(
 			cmp.Compare(rank(left), rank(right)),
@@ -250,7 +250,7 @@ func (m *Machine) choose() int {
 }
 
 // rank sorts what boots before what has no tries left, and that before what has no entry.
-func rank(slot disk) int {
+func rank(slot *disk) int {
 	switch slot.assessment() {
 	case agentslots.NoEntry:
 		return 2
@@ -317,7 +317,7 @@ func (m *Machine) bootID() string { return "boot-" + strconv.Itoa(m.boots) }
 
 // Running is the version that runs; Committed tells whether it is.
 func (m *Machine) Running() (version string, committed bool) {
-	slot := m.slots[m.running]
+	slot := &m.slots[m.running]
 
 	return slot.version, slot.assessment() == agentslots.Good && !m.runningTrial
 }
@@ -379,11 +379,11 @@ func (m *Machine) Reboot(context.Context) error {
 	const patience = 299 // seconds; the agent asks again after five minutes
 
 	if m.askedHere && now-m.askedAt < patience {
-		m.broke("asked for a reboot twice within %d s", now-m.askedAt)
+		m.brokef("asked for a reboot twice within %d s", now-m.askedAt)
 	}
 
-	if spare := m.slots[1-m.running]; !m.runningTrial && spare.assessment() != agentslots.Trial {
-		m.broke("rebooted with nothing armed: the spare slot is %s", spare.assessment())
+	if spare := &m.slots[1-m.running]; !m.runningTrial && spare.assessment() != agentslots.Trial {
+		m.brokef("rebooted with nothing armed: the spare slot is %s", spare.assessment())
 	}
 
 	m.Asks++
@@ -460,7 +460,7 @@ func (m *Machine) Stage(ctx context.Context, image agentslots.Source, progress a
 	spare := &m.slots[1-m.running]
 
 	if m.runningTrial {
-		m.broke("the spare slot was written during a trial boot, in which it is the known-good one")
+		m.brokef("the spare slot was written during a trial boot, in which it is the known-good one")
 	}
 
 	spare.entry, spare.counted = "", false
@@ -531,7 +531,7 @@ func (m *Machine) Disarm(context.Context) error {
 
 	spare := &m.slots[1-m.running]
 	if spare.assessment() == agentslots.Good {
-		m.broke("disarmed the known-good slot")
+		m.brokef("disarmed the known-good slot")
 	}
 
 	spare.entry, spare.counted = "", false

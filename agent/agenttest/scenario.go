@@ -181,7 +181,7 @@ func (p *play) agent(number int) {
 
 	for range max(p.Passes, 1) {
 		if _, err := p.engine.Pass(context.Background()); err != nil {
-			p.machine.broke("pass: %v", err)
+			p.machine.brokef("pass: %v", err)
 		}
 
 		if p.machine.RebootPending() {
@@ -277,8 +277,6 @@ func (p *play) expectations(outcome Outcome, problem func(string, ...any)) {
 // invariants hold for every scenario, whatever happens in it.
 func (p *play) invariants(outcome Outcome, problem func(string, ...any)) {
 	record := outcome.Record
-	version, committed := p.machine.Running()
-	runsNew := version == p.To && committed
 
 	if len(p.cluster.Results) > 1 {
 		problem("the result was reported %d times: %v", len(p.cluster.Results), p.cluster.Results)
@@ -297,6 +295,13 @@ func (p *play) invariants(outcome Outcome, problem func(string, ...any)) {
 	if p.drained && len(p.cluster.Results) == 0 {
 		problem("the node was drained and no result was reported")
 	}
+
+	p.endInvariants(record, problem)
+}
+
+func (p *play) endInvariants(record *v1alpha1.AttemptRecord, problem func(string, ...any)) {
+	version, committed := p.machine.Running()
+	runsNew := version == p.To && committed
 
 	if (record.Phase == v1alpha1.PhaseSucceeded) != runsNew && record.Phase != v1alpha1.PhaseNeedsHuman {
 		problem("ended in %s while version %s runs, committed: %v", record.Phase, version, committed)

@@ -167,7 +167,7 @@ func TestStatusLeavesTheOutOfBandPartAlone(t *testing.T) {
 
 	for _, entry := range update.ManagedFields {
 		if entry.Manager == v1alpha1.FieldManagerAgent {
-			g.Expect(string(entry.FieldsV1.Raw)).NotTo(ContainSubstring("outOfBand"))
+			g.Expect(entry.FieldsV1.GetRawString()).NotTo(ContainSubstring("outOfBand"))
 		}
 	}
 }

@@ -34,11 +34,11 @@ type Config struct {
 	// StateDir holds the journal and the boot gate's files. It must survive a slot switch.
 	StateDir string `json:"stateDir,omitempty"`
 	// Registry says how images are fetched.
-	Registry Registry `json:"registry,omitempty"`
+	Registry Registry `json:"registry,omitzero"`
 	// Kubelet says where the kubelet answers.
-	Kubelet Kubelet `json:"kubelet,omitempty"`
+	Kubelet Kubelet `json:"kubelet,omitzero"`
 	// ContainerRuntime says where containerd answers.
-	ContainerRuntime ContainerRuntime `json:"containerRuntime,omitempty"`
+	ContainerRuntime ContainerRuntime `json:"containerRuntime,omitzero"`
 }
 
 // Registry says how images are fetched.
@@ -67,14 +67,14 @@ type ContainerRuntime struct {
 func Load(path string) (Config, error) {
 	var config Config
 
-	data, err := os.ReadFile(path) //nolint:gosec // The path is the administrator's.
+	data, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return Config{}, fmt.Errorf("reading the agent configuration: %w", err)
 	default:
 		if err := yaml.UnmarshalStrict(data, &config); err != nil {
-			return Config{}, fmt.Errorf("%w: %s: %w; compare the fields with docs/operator-guide.md", ErrInvalid, path, err)
+			return Config{}, fmt.Errorf("%w: %s: %w", ErrInvalid, path, err)
 		}
 	}
 
@@ -128,7 +128,7 @@ func (c *Config) validate() error {
 	var problems []error
 
 	for _, reason := range validation.IsDNS1123Subdomain(c.NodeName) {
-		problems = append(problems, fmt.Errorf("nodeName %q: %s; use the name that `kubectl get nodes` shows", c.NodeName, reason)) //nolint:err113 // Joined under ErrInvalid.
+		problems = append(problems, problemf("nodeName %q: %s; use the name of the Node", c.NodeName, reason))
 	}
 
 	for field, path := range map[string]string{
@@ -139,13 +139,18 @@ func (c *Config) validate() error {
 		"containerRuntime.socket": c.ContainerRuntime.Socket,
 	} {
 		if path != "" && !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("%s %q: must be an absolute path", field, path)) //nolint:err113 // Joined under ErrInvalid.
+			problems = append(problems, problemf("%s %q: must be an absolute path", field, path))
 		}
 	}
 
 	if u, err := url.Parse(c.Kubelet.Healthz); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		problems = append(problems, fmt.Errorf("kubelet.healthz %q: must be an http or https URL", c.Kubelet.Healthz)) //nolint:err113 // Joined under ErrInvalid.
+		problems = append(problems, problemf("kubelet.healthz %q: must be an http or https URL", c.Kubelet.Healthz))
 	}
 
 	return errors.Join(problems...)
+}
+
+// problemf is one thing that is wrong; all are joined under ErrInvalid.
+func problemf(format string, args ...any) error {
+	return fmt.Errorf(format, args...) //nolint:err113 // The caller wraps it with ErrInvalid.
 }

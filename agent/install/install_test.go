@@ -15,7 +15,11 @@ import (
 
 type fakeSystemd struct{ calls []string }
 
-func (f *fakeSystemd) Reload(context.Context) error { f.calls = append(f.calls, "reload"); return nil }
+func (f *fakeSystemd) Reload(context.Context) error {
+	f.calls = append(f.calls, "reload")
+	return nil
+}
+
 func (f *fakeSystemd) Restart(_ context.Context, unit string) error {
 	f.calls = append(f.calls, "restart "+unit)
 	return nil
@@ -215,7 +219,8 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 	}
 
 	// What systemd-bless-boot-generator does on a counted boot.
-	if err := os.Symlink(systemUnits+"/systemd-bless-boot.service", filepath.Join(unitPath, "basic.target.wants/systemd-bless-boot.service")); err != nil {
+	bless := "systemd-bless-boot.service"
+	if err := os.Symlink(filepath.Join(systemUnits, bless), filepath.Join(unitPath, "basic.target.wants", bless)); err != nil {
 		t.Fatal(err)
 	}
 

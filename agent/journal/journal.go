@@ -120,7 +120,7 @@ type End struct {
 }
 
 // Clone is a deep copy.
-func (s State) Clone() State {
+func (s *State) Clone() State {
 	data, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("journal state does not marshal: %v", err)) // Plain data: cannot happen.
@@ -272,7 +272,7 @@ func (s *State) forgetOld() {
 }
 
 func syncDir(path string) error {
-	dir, err := os.Open(path) //nolint:gosec // The state directory.
+	dir, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("opening the state directory: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,13 +114,13 @@ func TestRememberKeepsTheNewestFiveOnceEach(t *testing.T) {
 
 	state.Remember(v1alpha1.AttemptRecord{ID: "5", Message: "again"})
 
-	ids := ""
+	var ids strings.Builder
 	for _, record := range state.History {
-		ids += record.ID
+		ids.WriteString(record.ID)
 	}
 
-	if ids != "57643" || state.Record("5").Message != "again" || state.Record("0") != nil {
-		t.Fatalf("got %s, %+v", ids, state.History)
+	if ids.String() != "57643" || state.Record("5").Message != "again" || state.Record("0") != nil {
+		t.Fatalf("got %s, %+v", ids.String(), state.History)
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -28,10 +27,10 @@ func newStatusCommand(path *string) *cobra.Command {
 			machine := agent.NewHost(settings.StateDir, scheme)
 			summary := agent.Summarise(cmd.Context(), machine, scheme, journal.Open(settings.StateDir))
 
-			encoder := json.NewEncoder(os.Stdout)
+			encoder := json.NewEncoder(cmd.OutOrStdout())
 			encoder.SetIndent("", "  ")
 
-			if err := encoder.Encode(summary); err != nil {
+			if err := encoder.Encode(summary); err != nil { //nolint:musttag // The parts without tags are for people.
 				return fmt.Errorf("printing the status: %w", err)
 			}
 
