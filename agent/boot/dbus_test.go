@@ -18,6 +18,8 @@ import (
 	"github.com/stayput-dev/stayput/agent/boot"
 )
 
+var errDenied = errors.New("access denied")
+
 // bus is a message bus with the two services in one: it answers each method with what the test gave.
 type bus struct {
 	mu sync.Mutex
@@ -138,7 +140,7 @@ func TestRebootThroughLogind(t *testing.T) {
 func TestRebootErrors(t *testing.T) {
 	t.Parallel()
 
-	refusing := &bus{answers: map[string]any{"RebootWithFlags": errors.New("access denied")}}
+	refusing := &bus{answers: map[string]any{"RebootWithFlags": errDenied}}
 	if err := (boot.Logind{Connect: refusing.connect}).Reboot(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "access denied") {
 		t.Errorf("a refusal gives %v", err)
@@ -192,7 +194,7 @@ func TestSystemd(t *testing.T) {
 	}
 
 	broken := boot.Systemd{Connect: (&bus{answers: map[string]any{
-		"LoadUnit": errors.New("no such unit"), "Set": errors.New("read-only"), "Get:RuntimeWatchdogUSec": errors.New("unknown"),
+		"LoadUnit": errDenied, "Set": errDenied, "Get:RuntimeWatchdogUSec": errDenied,
 	}}).connect}
 
 	if _, err := broken.UnitState(t.Context(), "x.service"); err == nil || !strings.Contains(err.Error(), "x.service") {

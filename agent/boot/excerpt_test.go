@@ -2,7 +2,6 @@ package boot_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,7 +49,7 @@ func TestExcerptFromJournal(t *testing.T) {
 		t.Errorf("journalctl was called with %v", asked)
 	}
 
-	excerpts.Journalctl = func(context.Context, ...string) ([]byte, error) { return []byte("x"), errors.New("no such boot") }
+	excerpts.Journalctl = func(context.Context, ...string) ([]byte, error) { return []byte("x"), errNoBus }
 
 	if got := excerpts.PreviousBoot(t.Context(), ""); got != "" {
 		t.Errorf("a boot that is not in the journal gives %q", got)

@@ -11,7 +11,10 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
-var errNoBus = errors.New("no bus")
+var (
+	errNoBus    = errors.New("no bus")
+	errReadOnly = errors.New("read-only file system")
+)
 
 type manager struct {
 	watchdog time.Duration
@@ -81,7 +84,7 @@ func TestLadder(t *testing.T) {
 			write(t, []byte("\x06\x00\x00\x00\xef\x00\x00\x00\x00\x00\x00\x00"), root, "vars", boot.LoaderFeatures+vendor)
 		}, map[v1alpha1.Rung]string{v1alpha1.RungBootTries: "boot counting"}},
 		"read-only boot partition": {func(_ *testing.T, _ string, in *boot.LadderInput, _ *manager) {
-			in.BootPartition = errors.New("read-only file system")
+			in.BootPartition = errReadOnly
 		}, map[v1alpha1.Rung]string{v1alpha1.RungBootTries: "read-only"}},
 		"gate not installed": {func(_ *testing.T, _ string, _ *boot.LadderInput, m *manager) {
 			m.requires, m.states[boot.UnitBootGate] = nil, "not-found"

@@ -51,13 +51,13 @@ func (l Logind) Reboot(ctx context.Context) error {
 }
 
 func connect(ctx context.Context, open func(context.Context) (*dbus.Conn, error)) (*dbus.Conn, error) {
-	if open != nil {
-		return open(ctx)
+	if open == nil {
+		open = func(ctx context.Context) (*dbus.Conn, error) { return dbus.ConnectSystemBus(dbus.WithContext(ctx)) }
 	}
 
-	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	conn, err := open(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the system bus: %w", err)
+		return nil, fmt.Errorf("connecting to the system bus: %w", errors.Join(ctx.Err(), err))
 	}
 
 	return conn, nil

@@ -45,7 +45,7 @@ func (s Systemd) RuntimeWatchdog(ctx context.Context) (time.Duration, error) {
 
 	err := s.property(ctx, systemdPath, systemdManager, watchdogName, &microseconds)
 
-	return time.Duration(microseconds) * time.Microsecond, err //nolint:gosec // systemd's value is far below 2^63 µs
+	return time.Duration(microseconds) * time.Microsecond, err
 }
 
 // SetRuntimeWatchdog writes the property RuntimeWatchdogUSec.

@@ -43,6 +43,11 @@ const (
 	flagImmutable = 0x10
 )
 
+var (
+	errFormat   = errors.New("unexpected format")
+	errOutranks = errors.New("refused, it makes the boot loader ignore boot counters")
+)
+
 // ErrNoVariable is returned when a variable does not exist. It is what firmware without systemd-boot looks like.
 var ErrNoVariable = errors.New("no such EFI variable")
 
@@ -73,7 +78,7 @@ func (v Variables) Bytes(name string) ([]byte, error) {
 	}
 
 	if len(content) < attributeBytes {
-		return nil, fmt.Errorf("reading EFI variable %s: %d bytes, too short for its attributes", name, len(content))
+		return nil, fmt.Errorf("reading EFI variable %s: %w: %d bytes are too short for its attributes", name, errFormat, len(content))
 	}
 
 	return content[attributeBytes:], nil
@@ -87,7 +92,7 @@ func (v Variables) Text(name string) (string, error) {
 	}
 
 	if len(value)%utf16Bytes != 0 {
-		return "", fmt.Errorf("reading EFI variable %s: %d bytes are no UTF-16 text", name, len(value))
+		return "", fmt.Errorf("reading EFI variable %s: %w: %d bytes are no UTF-16 text", name, errFormat, len(value))
 	}
 
 	units := make([]uint16, 0, len(value)/utf16Bytes)
@@ -108,7 +113,8 @@ func (v Variables) Features() (uint64, error) {
 	}
 
 	if len(value) != featureBytes {
-		return 0, fmt.Errorf("reading EFI variable %s: %d bytes instead of %d", LoaderFeatures, len(value), featureBytes)
+		return 0, fmt.Errorf("reading EFI variable %s: %w: %d bytes instead of %d", LoaderFeatures, errFormat, len(value),
+			featureBytes)
 	}
 
 	return binary.LittleEndian.Uint64(value), nil
@@ -117,7 +123,7 @@ func (v Variables) Features() (uint64, error) {
 // SetText writes a variable that holds text; it outlives a power cut. It is safe to repeat.
 func (v Variables) SetText(name, text string) error {
 	if name == LoaderEntryDefault {
-		return fmt.Errorf("setting EFI variable %s: refused, it makes the boot loader ignore boot counters", name)
+		return fmt.Errorf("setting EFI variable %s: %w", name, errOutranks)
 	}
 
 	content := binary.LittleEndian.AppendUint32(nil, attributesPersistent)

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 )
 
 const maxAnswerBytes = 512
+
+var errUnhealthyKubelet = errors.New("it is not healthy")
 
 // ContainerRuntime passes when the container runtime answers a Version call of the CRI on its socket.
 type ContainerRuntime struct {
@@ -71,5 +74,5 @@ func (g Kubelet) Check(ctx context.Context, _ Boot) error {
 		return fmt.Errorf("reading the kubelet's answer %s: %w", response.Status, err)
 	}
 
-	return fmt.Errorf("kubelet at %s answers %s: %s", g.Healthz, response.Status, strings.TrimSpace(string(body)))
+	return fmt.Errorf("asking the kubelet at %s: %w: %s: %s", g.Healthz, errUnhealthyKubelet, response.Status, strings.TrimSpace(string(body)))
 }

@@ -90,8 +90,8 @@ func (g NodeReady) Check(ctx context.Context, boot Boot) error {
 	}
 
 	if node.Status.NodeInfo.BootID != boot.ID {
-		return fmt.Errorf("node %s still reports boot ID %q, not %q: the kubelet of this boot has not reported yet",
-			node.Name, node.Status.NodeInfo.BootID, boot.ID)
+		return fmt.Errorf("node %s: %w: it has boot ID %q instead of %q", node.Name, errNotReported,
+			node.Status.NodeInfo.BootID, boot.ID)
 	}
 
 	for _, condition := range node.Status.Conditions {
@@ -100,13 +100,13 @@ func (g NodeReady) Check(ctx context.Context, boot Boot) error {
 		}
 
 		if condition.Status != corev1.ConditionTrue {
-			return fmt.Errorf("node %s has Ready=%s: %s: %s", node.Name, condition.Status, condition.Reason, condition.Message)
+			return fmt.Errorf("node %s: %w: Ready=%s: %s: %s", node.Name, errNotReady, condition.Status, condition.Reason, condition.Message)
 		}
 
 		return nil
 	}
 
-	return fmt.Errorf("node %s has no Ready condition", node.Name)
+	return fmt.Errorf("node %s: %w: it has no Ready condition", node.Name, errNotReady)
 }
 
 func (g NodeReady) checkVersion(boot Boot) error {
@@ -126,4 +126,8 @@ func (g NodeReady) checkVersion(boot Boot) error {
 	return nil
 }
 
-var errWrongOS = errors.New("another OS runs than the one that is on trial")
+var (
+	errWrongOS     = errors.New("another OS runs than the one that is on trial")
+	errNotReady    = errors.New("the kubelet is not ready")
+	errNotReported = errors.New("the kubelet of this boot has not reported yet")
+)

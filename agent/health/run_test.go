@@ -29,7 +29,11 @@ const (
 	countPath = "LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 )
 
-var errSick = errors.New("sick")
+var (
+	errSick        = errors.New("sick")
+	errNoPartition = errors.New("no boot partition")
+	errNoLogind    = errors.New("no logind")
+)
 
 // gate is a gate whose state is set by the test.
 type gate struct {
@@ -391,7 +395,7 @@ func TestFallBackInSpiteOfErrors(t *testing.T) {
 	t.Parallel()
 
 	b := newBench(t)
-	b.machine.markErr, b.machine.rebootErr = errors.New("no boot partition"), errors.New("no logind")
+	b.machine.markErr, b.machine.rebootErr = errNoPartition, errNoLogind
 
 	if err := os.RemoveAll(b.deps.StateDir); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ var ErrNotStaged = errors.New("the spare slot does not hold the image; stage it 
 
 // Refusal is an error that a retry cannot mend: the image does not fit the machine, or the machine is in a state in
 // which going on would write the running or the known-good slot. Nothing that runs or boots was changed.
-type Refusal struct {
+type Refusal struct { //nolint:errname // the word of the contract
 	// Reason is the reason for NodeUpdate status.
 	Reason v1alpha1.Reason
 	// Message says what was found, with values, and what a person can do about it.

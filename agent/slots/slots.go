@@ -32,7 +32,7 @@ const (
 	Good Assessment = "good"
 	// Trial: tries are left.
 	Trial Assessment = "trial"
-	// Bad: no tries are left.
+	// Bad: no tries are left. During the last try the running slot is Bad and State.TrialBoot is true.
 	Bad Assessment = "bad"
 )
 

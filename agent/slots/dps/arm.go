@@ -243,26 +243,10 @@ func (s *Scheme) markBad(v *view) error {
 	}
 
 	name := boot.ParseEntryName(fileOf(counted))
-	from, done := "", false
 
-	for _, e := range v.entries {
-		switch {
-		case !e.name.Same(name):
-		case !e.name.Counted:
-			return slots.Refuse(v1alpha1.ReasonNoSpareSlot, "boot entry %s is committed; it is not marked bad", e.file())
-		case e.name.Left == 0:
-			done = true
-		default:
-			from = e.path
-		}
-	}
-
-	if from == "" && done {
-		return nil
-	}
-
-	if from == "" {
-		return fmt.Errorf("%s is %q: %w", boot.LoaderBootCountPath, counted, errNotTrial)
+	from, err := v.countedEntry(name)
+	if err != nil || from == "" {
+		return err
 	}
 
 	bad := boot.ParseEntryName(path.Base(from))
@@ -284,6 +268,29 @@ func (s *Scheme) markBad(v *view) error {
 	}
 
 	return nil
+}
+
+// countedEntry is the path of the entry of that name that has tries left, "" when it is bad already.
+func (v *view) countedEntry(name boot.EntryName) (string, error) {
+	from, bad := "", false
+
+	for _, e := range v.entries {
+		switch {
+		case !e.name.Same(name):
+		case !e.name.Counted:
+			return "", slots.Refuse(v1alpha1.ReasonNoSpareSlot, "boot entry %s is committed; it is not marked bad", e.file())
+		case e.name.Left == 0:
+			bad = true
+		default:
+			from = e.path
+		}
+	}
+
+	if from == "" && !bad {
+		return "", fmt.Errorf("looking for %s: %w", name, errNotTrial)
+	}
+
+	return from, nil
 }
 
 // StagedCommandLine is the kernel command line of the UKI that is staged or armed, "" when there is none.

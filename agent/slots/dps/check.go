@@ -176,7 +176,7 @@ func checkSizes(v *view, image osimage.Config) error {
 		{data, v.layout.spare.data.Index, v.layout.spare.data.Size},
 		{verity, v.layout.spare.verity.Index, v.layout.spare.verity.Size},
 	} {
-		if uint64(part.content.RawSize) > part.size {
+		if uint64(part.content.RawSize) > part.size { //nolint:gosec // checked to be above 0
 			return slots.Refuse(v1alpha1.ReasonImageTooLarge, "content %s has %d bytes and partition %d of %s has room for %d; "+
 				"build a smaller image, or provision the machine with larger slots",
 				part.content.Role, part.content.RawSize, part.index, v.place.Disk, part.size)

@@ -166,7 +166,7 @@ func (f *folder) Free() (int64, error) {
 		return 0, fmt.Errorf("measuring %s: %w", f.path, err)
 	}
 
-	return int64(stat.Bavail) * stat.Bsize, nil
+	return int64(stat.Bavail) * stat.Bsize, nil //nolint:gosec // blocks of a real file system
 }
 
 // Close closes the directory, and unmounts what was mounted for it.
@@ -207,6 +207,7 @@ func (f *folder) sync(dir string) error {
 
 type folderFile struct {
 	*os.File
+
 	size int64
 }
 

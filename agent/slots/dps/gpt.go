@@ -35,6 +35,7 @@ var errGPT = errors.New("invalid GPT")
 // tableFile lets go-diskfs read and write the partition table of a Medium.
 type tableFile struct {
 	Medium
+
 	size   int64
 	offset int64
 }
@@ -42,6 +43,7 @@ type tableFile struct {
 // partitions is a partition table that was validated.
 type partitions struct {
 	*gpt.Table
+
 	// damaged says what is wrong with the table though it can be used, "" when nothing is.
 	damaged string
 }
@@ -104,7 +106,7 @@ func (p partitions) mend(medium Medium, place Place) error {
 // changed, so the kernel need not read the table again; its own idea of the UUIDs stays stale until the next boot.
 func (p partitions) write(medium Medium, place Place) error {
 	// After an image was written to a larger disk the backup is not at the end, where firmware looks for it.
-	if err := p.Repair(uint64(place.Size)); err != nil {
+	if err := p.Repair(uint64(place.Size)); err != nil { //nolint:gosec // a size
 		return fmt.Errorf("writing the partition table of %s: %w", place.Disk, err)
 	}
 
@@ -126,7 +128,7 @@ func (p partitions) write(medium Medium, place Place) error {
 	}
 
 	if back.damaged != "" || !back.Equal(p.Table) {
-		return fmt.Errorf("reading back the partition table of %s: it is not what was written %s", place.Disk, back.damaged)
+		return fmt.Errorf("reading back the partition table of %s: %w %s", place.Disk, errReadBack, back.damaged)
 	}
 
 	return nil
@@ -164,14 +166,14 @@ func readCopy(medium io.ReaderAt, place Place, lba int64) (tableCopy, error) {
 
 	own, other := le.Uint64(header[24:]), le.Uint64(header[32:])
 	entriesLBA, count, size := le.Uint64(header[72:]), le.Uint32(header[80:]), le.Uint32(header[84:])
-	last := uint64(place.Size/place.SectorSize) - 1
+	last := uint64(place.Size/place.SectorSize) - 1 //nolint:gosec // a size
 
 	switch {
 	case le.Uint32(header[12:]) != gptHeaderBytes:
 		return tableCopy{}, fmt.Errorf("%w: header of %d bytes in sector %d", errGPT, le.Uint32(header[12:]), lba)
 	case crc32.ChecksumIEEE(header[:gptHeaderBytes]) != sum:
 		return tableCopy{}, fmt.Errorf("%w: wrong checksum of the header in sector %d", errGPT, lba)
-	case own != uint64(lba):
+	case own != uint64(lba): //nolint:gosec // a sector
 		return tableCopy{}, fmt.Errorf("%w: the header in sector %d says that it is in sector %d", errGPT, lba, own)
 	case size != gptEntryBytes || count == 0 || count > gptMaxEntries || entriesLBA > last:
 		return tableCopy{}, fmt.Errorf("%w: %d entries of %d bytes in sector %d", errGPT, count, size, entriesLBA)
@@ -181,7 +183,7 @@ func readCopy(medium io.ReaderAt, place Place, lba int64) (tableCopy, error) {
 	}
 
 	entries := make([]byte, count*size)
-	if _, err := medium.ReadAt(entries, int64(entriesLBA)*place.SectorSize); err != nil {
+	if _, err := medium.ReadAt(entries, int64(entriesLBA)*place.SectorSize); err != nil { //nolint:gosec // at most last
 		return tableCopy{}, fmt.Errorf("reading the entries in sector %d: %w", entriesLBA, err)
 	}
 
@@ -189,7 +191,7 @@ func readCopy(medium io.ReaderAt, place Place, lba int64) (tableCopy, error) {
 		return tableCopy{}, fmt.Errorf("%w: wrong checksum of the entries in sector %d", errGPT, entriesLBA)
 	}
 
-	return tableCopy{other: int64(other), entries: entries}, nil
+	return tableCopy{other: int64(other), entries: entries}, nil //nolint:gosec // out of bounds is looked for
 }
 
 // sameLayout tells whether two arrays of entries differ in nothing but part UUIDs and names.
@@ -213,7 +215,7 @@ func checkBounds(table *gpt.Table, place Place) error {
 	slices.SortFunc(sorted, func(a, b *gpt.Partition) int { return compareUint(a.Start, b.Start) })
 
 	// The header, and 128 entries of 128 bytes.
-	free := uint64(primaryLBA + 1 + 128*gptEntryBytes/place.SectorSize)
+	free := uint64(primaryLBA + 1 + 128*gptEntryBytes/place.SectorSize) //nolint:gosec // a small number
 
 	for _, partition := range sorted {
 		if partition.Start < free || partition.End < partition.Start || partition.End > table.LastDataSector() {
@@ -266,7 +268,7 @@ func (f *tableFile) Read(buffer []byte) (int, error) {
 	n, err := f.ReadAt(buffer, f.offset)
 	f.offset += int64(n)
 
-	return n, err //nolint:wrapcheck // io.Reader's contract asks for a bare io.EOF
+	return n, err
 }
 
 // Seek sets the offset.

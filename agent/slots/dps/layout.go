@@ -139,7 +139,7 @@ func (l layout) checkKernel(place Place) error {
 	for _, partition := range []gpt.Partition{
 		l.running.data, l.running.verity, l.spare.data, l.spare.verity, l.esp,
 	} {
-		want := Extent{Start: int64(partition.Start) * place.SectorSize, Size: int64(partition.Size)}
+		want := Extent{Start: int64(partition.Start) * place.SectorSize, Size: int64(partition.Size)} //nolint:gosec // within the disk
 		if got := place.Kernel[partition.Index]; got != want {
 			return slots.Refuse(v1alpha1.ReasonStorageError, "partition %d of %s is at byte %d with %d bytes, but the kernel "+
 				"has it at %d with %d; reboot the machine, then try again",
@@ -170,7 +170,7 @@ func (l layout) renameSpare(label, dataUUID, verityUUID string) error {
 	for index, uuid := range map[int]string{l.spare.data.Index: dataUUID, l.spare.verity.Index: verityUUID} {
 		partition := l.table.number(index)
 		if partition == nil {
-			return fmt.Errorf("naming the spare slot: partition %d is gone", index)
+			return fmt.Errorf("naming the spare slot: partition %d: %w", index, errTableChanged)
 		}
 
 		partition.Name, partition.GUID = label, uuid

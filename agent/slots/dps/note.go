@@ -76,8 +76,13 @@ func (s *Scheme) loadNote() (note, error) {
 		return note{}, fmt.Errorf("reading how far staging has come: %w", err)
 	}
 
-	if json.Unmarshal(content, &n) != nil {
-		return note{}, nil // damaged is as good as lost: staging starts anew
+	// Damaged is as good as lost: staging starts anew.
+	if !json.Valid(content) {
+		return note{}, nil
+	}
+
+	if err := json.Unmarshal(content, &n); err != nil {
+		return note{}, fmt.Errorf("reading how far staging has come (remove %s to start anew): %w", noteFile, err)
 	}
 
 	return n, nil
@@ -125,7 +130,7 @@ func (p partNote) resume() (hash.Hash, int64) {
 func newPartNote(offset int64, sum hash.Hash) (partNote, error) {
 	state, ok := sum.(encoding.BinaryMarshaler)
 	if !ok {
-		return partNote{}, errors.New("storing the state of a hash: it has none")
+		return partNote{}, fmt.Errorf("storing the state of a hash: %w", errors.ErrUnsupported)
 	}
 
 	content, err := state.MarshalBinary()

@@ -16,30 +16,32 @@ import (
 )
 
 // A start is a machine before the update. Each has another reason why staging has to take something away first.
-var starts = map[string]func(t fataler, b *bench){
-	"empty spare slot": func(fataler, *bench) {},
-	"older system in the spare slot": func(t fataler, b *bench) {
-		t.Helper()
-		must(t, b.machine.Install(faulty.NewImage("labos", "0.9.0"), 1, "labos_0.9.0.efi"))
-	},
-	"failed try of the same image": func(t fataler, b *bench) {
-		t.Helper()
-		must(t, b.machine.Install(b.next, 1, "labos_1.1.0+0-3.efi"))
-	},
-	"armed already": func(t fataler, b *bench) {
-		t.Helper()
-		b.stage(t, b.next)
-		b.arm(t, b.next)
-	},
-	"both names left": func(t fataler, b *bench) {
-		t.Helper()
-		b.stage(t, b.next)
-		b.arm(t, b.next)
-		b.machine.LinkFile("EFI/Linux/labos_1.1.0+3.efi", dps.StagedUKI)
-	},
-	"first partition table damaged": func(_ fataler, b *bench) {
-		b.machine.Scribble(faulty.SectorSize, make([]byte, faulty.SectorSize))
-	},
+func starts() map[string]func(t fataler, b *bench) {
+	return map[string]func(t fataler, b *bench){
+		"empty spare slot": func(fataler, *bench) {},
+		"older system in the spare slot": func(t fataler, b *bench) {
+			t.Helper()
+			must(t, b.machine.Install(faulty.NewImage("labos", "0.9.0"), 1, "labos_0.9.0.efi"))
+		},
+		"failed try of the same image": func(t fataler, b *bench) {
+			t.Helper()
+			must(t, b.machine.Install(b.next, 1, "labos_1.1.0+0-3.efi"))
+		},
+		"armed already": func(t fataler, b *bench) {
+			t.Helper()
+			b.stage(t, b.next)
+			b.arm(t, b.next)
+		},
+		"both names left": func(t fataler, b *bench) {
+			t.Helper()
+			b.stage(t, b.next)
+			b.arm(t, b.next)
+			b.machine.LinkFile("EFI/Linux/labos_1.1.0+3.efi", dps.StagedUKI)
+		},
+		"first partition table damaged": func(_ fataler, b *bench) {
+			b.machine.Scribble(faulty.SectorSize, make([]byte, faulty.SectorSize))
+		},
+	}
 }
 
 // update is what an agent does. After a crash it begins again; an image that is no longer staged is staged again.
@@ -65,24 +67,22 @@ func (b *bench) resume(t fataler) error {
 	return err
 }
 
-var fates = map[string]faulty.Fate{
-	"nothing kept": faulty.KeepNothing, "everything kept": faulty.KeepEverything,
-}
-
 // TestPowerCutAtEveryStep cuts the power in the middle of each write, sync, rename and removal of an update, with every
 // fate of what was not synced. After each, the running slot and its entry are what they were, nothing boots but whole
 // images, and going on finishes the update.
 func TestPowerCutAtEveryStep(t *testing.T) {
 	t.Parallel()
 
-	for start, prepare := range starts {
+	for start, prepare := range starts() {
 		for seed := range uint64(5) {
 			name := fmt.Sprintf("some kept %d", seed)
 			fate := func() faulty.Fate { return faulty.KeepSome(seed) }
 
-			if seed < 2 {
-				name = []string{"nothing kept", "everything kept"}[seed]
-				fate = func() faulty.Fate { return fates[name] }
+			switch seed {
+			case 0:
+				name, fate = "nothing kept", func() faulty.Fate { return faulty.KeepNothing }
+			case 1:
+				name, fate = "everything kept", func() faulty.Fate { return faulty.KeepEverything }
 			}
 
 			t.Run(start+"/"+name, func(t *testing.T) {
@@ -187,11 +187,11 @@ func TestPowerCutsInARow(t *testing.T) {
 	root := mkdir(t)
 
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp(root, "run")
+		dir, err := os.MkdirTemp(root, "run") //nolint:usetesting // one for each run of the property
 		must(t, err)
 
 		b := newBenchIn(t, dir)
-		starts[rapid.SampledFrom(names).Draw(t, "start")](t, b)
+		starts()[rapid.SampledFrom(names).Draw(t, "start")](t, b)
 
 		protected, err := b.machine.Protect(b.old, 0, oldEntry)
 		must(t, err)
@@ -295,7 +295,7 @@ func TestJudgeSeesDamage(t *testing.T) {
 func mkdir(t *testing.T) string {
 	t.Helper()
 
-	dir, err := os.MkdirTemp("/dev/shm", "stayput-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "stayput-test-") //nolint:usetesting // in memory
 	if err != nil {
 		return t.TempDir()
 	}

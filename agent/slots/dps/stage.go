@@ -23,8 +23,11 @@ const (
 	syncBytes = 64 << 20
 )
 
-// errReadBack is returned when the medium gives back other bytes than were written. The next call writes them anew.
-var errReadBack = errors.New("the medium gave back other bytes than were written; if it happens again, replace the disk")
+var (
+	// errReadBack is returned when the medium gives back other bytes than were written. The next call writes them anew.
+	errReadBack     = errors.New("the medium gave back other bytes than were written; if it happens again, replace the disk")
+	errTableChanged = errors.New("another program has just changed the partition table; try again")
+)
 
 // Stage makes the spare slot unbootable, writes the image into it, and reads everything back. A call that stopped is
 // gone on with where its last bytes were synced. When it returns nil nothing boots the spare slot yet.
@@ -111,7 +114,7 @@ func (s *Scheme) rename(ctx context.Context, v *view, label, dataUUID, verityUUI
 	}
 
 	if fresh.spare != v.layout.spare || fresh.running != v.layout.running {
-		return fmt.Errorf("naming the spare slot: the partition table of %s has just been changed by another", v.place.Disk)
+		return fmt.Errorf("naming the spare slot on %s: %w", v.place.Disk, errTableChanged)
 	}
 
 	if err := table.mend(disk, v.place); err != nil {
@@ -454,7 +457,7 @@ func fileSize(files BootFiles, file string) (int64, error) {
 		return 0, fmt.Errorf("opening %s: %w", file, err)
 	}
 
-	return open.Size(), open.Close() //nolint:wrapcheck // closing what was only looked at
+	return open.Size(), open.Close()
 }
 
 func readDigest(ctx context.Context, reader io.Reader) (string, error) {
@@ -478,7 +481,7 @@ type countingReader struct {
 // Read reads and counts.
 func (c *countingReader) Read(buffer []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
-		return 0, err //nolint:wrapcheck // the caller says what was being read
+		return 0, err
 	}
 
 	n, err := c.reader.Read(buffer)
@@ -486,5 +489,5 @@ func (c *countingReader) Read(buffer []byte) (int, error) {
 		c.count(int64(n))
 	}
 
-	return n, err //nolint:wrapcheck // io.Reader's contract asks for a bare io.EOF
+	return n, err
 }

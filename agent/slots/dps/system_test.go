@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -32,7 +33,7 @@ func sysfs(t *testing.T) string {
 		"proc/cmdline": "quiet usrhash=" + strings.Repeat("ab", 32) + "\n",
 		"proc/self/mountinfo": `20 1 259:4 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p4 rw
 21 20 254:0 / /usr ro,relatime shared:2 - erofs /dev/mapper/usr ro
-22 20 0:30 / /usr rw - overlay overlay rw,lowerdir=/x
+22 20 0:30 / /usr rw - overlay sysext rw,lowerdir=/x
 23 20 254:1 / /var/lib/data rw - ext4 /dev/mapper/data rw
 24 20 0:40 / /efi rw - autofs systemd-1 rw,fd=5
 25 20 8:1 / /mnt/my\040esp rw - vfat /dev/sda1 rw
@@ -53,7 +54,7 @@ func sysfs(t *testing.T) string {
 		write(t, root, part+"/size", "100\n")
 		write(t, root, part+"/dev", fmt.Sprintf("259:%d\n", number))
 		write(t, root, part+"/uevent", fmt.Sprintf("DEVNAME=nvme0n1p%d\n", number))
-		write(t, root, fmt.Sprintf("dev/nvme0n1p%d", number), strings.Repeat(fmt.Sprint(number), 100*512))
+		write(t, root, fmt.Sprintf("dev/nvme0n1p%d", number), strings.Repeat(strconv.Itoa(number), 100*512))
 		link(t, root, part, fmt.Sprintf("sys/class/block/nvme0n1p%d", number))
 	}
 

@@ -129,8 +129,7 @@ func PE(sections map[string][]byte, order ...string) []byte {
 		amd64                                            = 0x8664
 	)
 
-	file := make([]byte, dosBytes)
-	copy(file, "MZ")
+	file := append([]byte("MZ"), make([]byte, dosBytes-2)...)
 	binary.LittleEndian.PutUint32(file[signatureAt:], dosBytes)
 
 	file = append(file, 'P', 'E', 0, 0)

@@ -180,7 +180,7 @@ func (m *Machine) RemoveFile(path string) { delete(m.fat.files, strings.ToLower(
 
 // Files are the paths on the boot partition.
 func (m *Machine) Files() []string {
-	var names []string
+	names := make([]string, 0, len(m.fat.files))
 	for _, file := range m.fat.files {
 		names = append(names, file.name)
 	}

@@ -49,13 +49,11 @@ func (p *Power) step() error {
 // Fate says what a power cut does to what was not synced.
 type Fate func(choices int) int
 
-// The fates. A choice of 0 is that nothing of the effect happened, the highest that all of it did.
-var (
-	// KeepNothing loses everything that was not synced.
-	KeepNothing Fate = func(int) int { return 0 }
-	// KeepEverything loses nothing.
-	KeepEverything Fate = func(choices int) int { return choices - 1 }
-)
+// KeepNothing loses everything that was not synced: a choice of 0 is that nothing of the effect happened.
+func KeepNothing(int) int { return 0 }
+
+// KeepEverything loses nothing: the highest choice is that all of the effect happened.
+func KeepEverything(choices int) int { return choices - 1 }
 
 // KeepSome decides by a pseudo-random sequence.
 func KeepSome(seed uint64) Fate {
