@@ -163,7 +163,7 @@ func TestAGoodUpdateInDetail(t *testing.T) {
 			outcome.Machine.Asks, outcome.Machine.BootsOf, outcome.Cluster.PodDeletions, outcome.Registry.Asked)
 	}
 
-	var phases []v1alpha1.Phase
+	phases := make([]v1alpha1.Phase, 0, len(outcome.Cluster.Statuses))
 	for _, status := range outcome.Cluster.Statuses {
 		phases = append(phases, status.Phase)
 	}
