@@ -6,8 +6,9 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/stayput-dev/stayput/agent/boot"
@@ -34,17 +35,32 @@ func (k KubeconfigNode) ReadNode(ctx context.Context) (*corev1.Node, error) {
 		return nil, fmt.Errorf("reading kubeconfig %s: %w", k.Kubeconfig, err)
 	}
 
-	client, err := kubernetes.NewForConfig(config)
+	client, err := coreClient(config)
 	if err != nil {
 		return nil, fmt.Errorf("using kubeconfig %s: %w", k.Kubeconfig, err)
 	}
 
-	node, err := client.CoreV1().Nodes().Get(ctx, k.Name, metav1.GetOptions{})
-	if err != nil {
+	node := &corev1.Node{}
+	if err := client.Get().Resource("nodes").Name(k.Name).Do(ctx).Into(node); err != nil {
 		return nil, fmt.Errorf("getting Node %s from %s: %w", k.Name, config.Host, err)
 	}
 
 	return node, nil
+}
+
+// coreClient is a client of the core group alone: the typed client set would carry every API group into the agent's
+// memory.
+func coreClient(config *rest.Config) (*rest.RESTClient, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("registering the core API group: %w", err)
+	}
+
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+
+	return rest.RESTClientFor(config)
 }
 
 // APIServer passes when the machine gets its own Node from the API server: network, name resolution, TLS and the
