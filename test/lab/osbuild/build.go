@@ -85,7 +85,7 @@ func openStore(ctx context.Context, inputs Inputs) (*store, error) {
 		return nil, fmt.Errorf("opening the cache: %w", err)
 	}
 
-	lock, err := os.OpenFile(filepath.Join(inputs.Cache, "osbuild.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(filepath.Join(inputs.Cache, "osbuild.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the cache: %w", err)
 	}
@@ -101,7 +101,7 @@ func openStore(ctx context.Context, inputs Inputs) (*store, error) {
 		}
 
 		if !waiting {
-			inputs.log("waiting for another build (%s)", lock.Name())
+			inputs.logf("waiting for another build (%s)", lock.Name())
 		}
 
 		select {
@@ -117,9 +117,9 @@ func (s *store) close() {
 	_ = s.lock.Close()
 }
 
-// once returns the folder of that name, after make has filled it, if it was not there yet. A folder is there in full
+// once returns the folder of that name, after fill has filled it, if it was not there yet. A folder is there in full
 // or not at all.
-func (s *store) once(name, what string, make func(dir string) error) (string, error) {
+func (s *store) once(name, what string, fill func(dir string) error) (string, error) {
 	final := filepath.Join(s.inputs.Cache, name)
 	if _, err := os.Stat(final); err == nil {
 		return final, nil
@@ -127,7 +127,7 @@ func (s *store) once(name, what string, make func(dir string) error) (string, er
 
 	begin := time.Now()
 
-	s.inputs.log("%s …", what)
+	s.inputs.logf("%s …", what)
 
 	if err := os.MkdirAll(filepath.Dir(final), modeFolder); err != nil {
 		return "", fmt.Errorf("%s: %w", what, err)
@@ -142,7 +142,7 @@ func (s *store) once(name, what string, make func(dir string) error) (string, er
 		return "", fmt.Errorf("%s: %w", what, err)
 	}
 
-	if err := make(unfinished); err != nil {
+	if err := fill(unfinished); err != nil {
 		return "", errors.Join(fmt.Errorf("%s: %w", what, err), os.RemoveAll(unfinished))
 	}
 
@@ -150,7 +150,7 @@ func (s *store) once(name, what string, make func(dir string) error) (string, er
 		return "", fmt.Errorf("%s: %w", what, err)
 	}
 
-	s.inputs.log("%s: done in %s", what, time.Since(begin).Round(time.Second/10)) //nolint:mnd // tenths
+	s.inputs.logf("%s: done in %s", what, time.Since(begin).Round(time.Second/10)) //nolint:mnd // tenths
 
 	return final, nil
 }

@@ -77,7 +77,7 @@ func (e entry) libraries() ([]string, error) {
 
 	magic := make([]byte, len(elf.ELFMAG))
 	if _, err := content.ReadAt(magic, 0); err != nil || string(magic) != elf.ELFMAG {
-		return nil, nil //nolint:nilerr // shorter than the magic: not ELF
+		return nil, nil // shorter than the magic, so not ELF
 	}
 
 	binary, err := elf.NewFile(content)

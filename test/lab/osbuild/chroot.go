@@ -21,7 +21,7 @@ func (c chroot) run(ctx context.Context, program string, arguments ...string) (s
 		"/usr/bin/eatmydata", "--", program,
 	}, arguments...)
 
-	command := exec.CommandContext(ctx, "unshare", full...) //nolint:gosec // the programs are named in this package
+	command := exec.CommandContext(ctx, "unshare", full...)
 	command.Env = []string{
 		"PATH=/usr/sbin:/usr/bin", "HOME=/root", "LC_ALL=C.UTF-8",
 		fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch), fmt.Sprintf("E2FSPROGS_FAKE_TIME=%d", epoch),

@@ -60,7 +60,7 @@ func (i Inputs) programs() map[string]string {
 	}
 }
 
-func (i Inputs) log(format string, arguments ...any) {
+func (i Inputs) logf(format string, arguments ...any) {
 	if i.Log != nil {
 		i.Log("osbuild: " + fmt.Sprintf(format, arguments...))
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 )
 
 // Fault is the one thing that is broken in a version.
@@ -47,14 +48,8 @@ func (v Variant) Validate() error {
 		return fmt.Errorf("%w: version %q: want numbers and dots, such as 1.1.0", errVariant, v.Version)
 	}
 
-	if v.Fault == None {
+	if v.Fault == None || slices.Contains(Faults(), v.Fault) {
 		return nil
-	}
-
-	for _, fault := range Faults() {
-		if v.Fault == fault {
-			return nil
-		}
 	}
 
 	return fmt.Errorf("%w: fault %q: want one of %q, or nothing", errVariant, v.Fault, Faults())
