@@ -130,6 +130,7 @@ func (r *Run) untilEnd(ctx context.Context) (*World, error) {
 			return nil, err
 		}
 
+		r.Lab.Prioritize()
 		r.tell(world)
 		r.timeline.add(world)
 

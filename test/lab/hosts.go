@@ -212,11 +212,27 @@ func (l *Lab) Machine(node string) (*machine.Machine, error) {
 	return found, err
 }
 
+// Prioritize puts the lab's machines before what runs beside them; see machine.Prioritize.
+func (l *Lab) Prioritize() {
+	nodes, err := l.Nodes()
+	if err != nil {
+		return
+	}
+
+	for _, node := range nodes {
+		if found, err := l.Machine(node); err == nil {
+			found.Prioritize()
+		}
+	}
+}
+
 // WaitNodeReady returns when the Node exists and is Ready.
 func (l *Lab) WaitNodeReady(ctx context.Context, name string) error {
 	last := "the Node does not exist"
 
 	for {
+		l.Prioritize()
+
 		var node corev1.Node
 
 		err := l.Client.Get(ctx, client.ObjectKey{Name: name}, &node)

@@ -82,10 +82,6 @@ func ConnectLibvirt(ctx context.Context, dir string) (*Libvirt, error) {
 // the unprivileged user cannot open it, and probes again at every call, for seconds.
 const qemuConf = "user = \"root\"\ngroup = \"root\"\n"
 
-// priority is the nice value of libvirtd, and so of the machines' QEMU: waits inside a guest are in wall-clock time,
-// and an emulated guest that gets no processor while something compiles beside it takes its disks for lost.
-const priority = "-8"
-
 // start starts one of libvirt's programs. It sees qemuConf in the place of the host's, in a mount namespace of its
 // own, so that the host's file stays as it is.
 func (l *Libvirt) start(program string) error {
@@ -97,8 +93,8 @@ func (l *Libvirt) start(program string) error {
 	_, err := process.Start(l.dir, process.Spec{
 		Name: program, Path: "/usr/bin/unshare",
 		Args: []string{
-			"--mount", "/bin/sh", "-c", `mount --bind "$1" /etc/libvirt/qemu.conf && exec nice -n "$2" "$3"`, "sh", conf,
-			priority, "/usr/sbin/" + program,
+			"--mount", "/bin/sh", "-c", `mount --bind "$1" /etc/libvirt/qemu.conf && exec "$2"`, "sh", conf,
+			"/usr/sbin/" + program,
 		},
 	})
 	if err != nil {
