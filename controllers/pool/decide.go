@@ -184,6 +184,9 @@ func (p *pass) outcome(m *member) (outcome Outcome, reason, message string) {
 		return RolledBack, string(protocol.ReasonUpdateFailed), m.view.Failure
 	case m.away() && bmc != nil && bmc.Attempt == attempt && bmc.Phase == v1alpha1.OutOfBandNeedsHuman:
 		return NeedsHuman, string(bmc.Reason), bmc.Message
+	case m.told() && !m.away() && m.node != nil && !m.view.Cordoned:
+		// The agent does not go without a cordon, and pods may have come: only a new attempt can drain again.
+		return Withdrawn, string(Withdrawn), "the node was uncordoned before it went"
 	case m.begun() && !m.told() && !m.away() && p.drainOver(m):
 		return DrainTimeout, string(DrainTimeout), fmt.Sprintf("the node was not empty %s after %s; see spec.drain.timeout",
 			p.world.Pool.Spec.Drain.Timeout.Duration, m.record.begunAt.UTC().Format(time.RFC3339))

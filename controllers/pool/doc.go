@@ -21,7 +21,8 @@
 //   - DrainTimeout: the node is released and offered the release again after RetryDelay. Nothing is poisoned.
 //   - Withdrawn: the host left the pool, the release changed, or the rollout halted, before the node was told to go.
 //
-// Once a node was told to go (ReadyForUpdate) nothing here takes that back: the agent may be past the point of return.
+// But for that uncordon, nothing here takes it back once a node was told to go (ReadyForUpdate): the agent may be past the
+// point of return.
 //
 // # Budget
 //
