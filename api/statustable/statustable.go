@@ -1,0 +1,98 @@
+package statustable
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+)
+
+// Write writes the header and the table of a pool. Of the updates, those whose door is another are left out; the rest
+// keep their order. Deadlines are shown as time left at now.
+func Write(out io.Writer, pool *v1alpha1.HostPool, updates []v1alpha1.NodeUpdate, now time.Time) error {
+	writeHeader(out, pool)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tPHASE\tSLOT\tRUNNING\tWANTED\tBYTES\tDEADLINE\tREASON")
+	for i := range updates {
+		if door := updates[i].Spec.Door; door.Namespace == pool.Namespace && door.Name == pool.Name {
+			writeNode(table, &updates[i], now)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("writing the table of HostPool %s: %w", pool.Name, err)
+	}
+
+	return nil
+}
+
+func writeHeader(out io.Writer, pool *v1alpha1.HostPool) {
+	status := pool.Status
+	release := pool.Spec.Release.OS.Image
+	if status.Release != nil && status.Release.Image == release {
+		release = status.Release.Version + " (" + release + ")"
+	}
+	fmt.Fprintf(out, "HostPool %s/%s: %s, %d of %d nodes updated, %d updating, %d failed\n",
+		pool.Namespace, pool.Name, release, status.Updated, status.Nodes, status.Updating, status.Failed)
+	for _, shown := range []struct {
+		condition string
+		when      bool // shown when the condition has this truth
+	}{
+		{v1alpha1.ConditionHalted, true},
+		{v1alpha1.ConditionClusterReachable, false},
+		{v1alpha1.ConditionReleaseResolved, false},
+		{v1alpha1.ConditionHostsLinked, false},
+		{v1alpha1.ConditionReady, false},
+	} {
+		found := meta.FindStatusCondition(status.Conditions, shown.condition)
+		if found != nil && (found.Status == "True") == shown.when {
+			fmt.Fprintf(out, "  %s=%s %s: %s\n", found.Type, found.Status, found.Reason, found.Message)
+		}
+	}
+}
+
+func writeNode(out io.Writer, update *v1alpha1.NodeUpdate, now time.Time) {
+	status := update.Status
+	phase, reason := status.Phase, string(status.Reason)
+	if status.Attempt != update.Spec.Attempt {
+		phase, reason = v1alpha1.PhaseIdle, "WaitingForAgent"
+	}
+	if bmc := status.OutOfBand; bmc != nil && bmc.Attempt == update.Spec.Attempt && !phase.Ended() {
+		reason += fmt.Sprintf(" (BMC: %s, %s)", bmc.Phase, bmc.Reason)
+	}
+	fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", update.Name, phase, dash(status.Running.Name),
+		dash(status.Running.Version), update.Spec.Release.OS.Version, bytesOf(status.Progress), deadline(update, now), reason)
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+
+	return text
+}
+
+func bytesOf(p *v1alpha1.Progress) string {
+	const mebibyte = 1 << 20
+	if p == nil || p.BytesTotal == 0 {
+		return "-"
+	}
+
+	return fmt.Sprintf("%d/%d MiB", p.BytesDone/mebibyte, p.BytesTotal/mebibyte)
+}
+
+// deadline is the time that is left of the present wait.
+func deadline(update *v1alpha1.NodeUpdate, now time.Time) string {
+	if update.Status.Deadline == nil || update.Status.Phase.Ended() {
+		return "-"
+	}
+	left := update.Status.Deadline.Sub(now).Round(time.Second)
+	if left < 0 {
+		return "passed " + (-left).String() + " ago"
+	}
+
+	return "in " + left.String()
+}

@@ -1,0 +1,82 @@
+package statustable
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+)
+
+var errFull = errors.New("full")
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+func TestRowsSayWhereEachNodeIs(t *testing.T) {
+	t.Parallel()
+
+	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	pool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "lab"}}
+	base := func(name string) v1alpha1.NodeUpdate {
+		update := v1alpha1.NodeUpdate{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		update.Spec.Door = v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "lab", Host: "h"}
+		update.Spec.Attempt, update.Spec.Release.OS.Version = "a1", "1.1.0"
+		update.Status.Attempt = "a1"
+
+		return update
+	}
+	bmc := &v1alpha1.OutOfBandStatus{Attempt: "a1", Phase: v1alpha1.OutOfBandResetting, Reason: v1alpha1.OutOfBandPowerActionSent}
+
+	for name, tt := range map[string]struct {
+		change func(*v1alpha1.NodeUpdate)
+		want   string
+	}{
+		"staging": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading
+			u.Status.Running = v1alpha1.SlotStatus{Name: "a", Version: "1.0.0"}
+			u.Status.Progress = &v1alpha1.Progress{BytesDone: 3 << 20, BytesTotal: 8 << 20}
+		}, "n1 Staging a 1.0.0 1.1.0 3/8 MiB - Downloading"},
+		"silent past its deadline": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot
+			u.Status.Deadline, u.Status.OutOfBand = &metav1.Time{Time: now.Add(-time.Minute)}, bmc
+		}, "n1 Rebooting - - 1.1.0 - passed 1m0s ago WaitingForBoot (BMC: Resetting, PowerActionSent)"},
+		"ended": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseRolledBack, v1alpha1.ReasonKernelOrInitrdFailed
+			u.Status.Deadline, u.Status.OutOfBand = &metav1.Time{Time: now.Add(time.Minute)}, bmc
+		}, "n1 RolledBack - - 1.1.0 - - KernelOrInitrdFailed"},
+		"an attempt that the agent has not seen": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Spec.Attempt = v1alpha1.PhaseSucceeded, "a2"
+		}, "n1 Idle - - 1.1.0 - - WaitingForAgent"},
+		"another pool's": {func(u *v1alpha1.NodeUpdate) { u.Spec.Door.Name = "other" }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			update := base("n1")
+			tt.change(&update)
+
+			var out strings.Builder
+			if err := Write(&out, pool, []v1alpha1.NodeUpdate{update}, now); err != nil {
+				t.Fatal(err)
+			}
+
+			_, rows, _ := strings.Cut(out.String(), "REASON\n")
+			if got := strings.Join(strings.Fields(rows), " "); got != tt.want {
+				t.Errorf("row %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAnOutputThatFailsIsSaid(t *testing.T) {
+	t.Parallel()
+
+	if err := Write(fullDisk{}, &v1alpha1.HostPool{}, nil, time.Time{}); !errors.Is(err, errFull) {
+		t.Errorf("got %v, want the writer's error", err)
+	}
+}
