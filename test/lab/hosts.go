@@ -29,6 +29,8 @@ const (
 	PoolLabel = "stayput.dev/lab-pool"
 	// PoolValue is the value of PoolLabel.
 	PoolValue = "lab"
+	// NodeLabel is on every BareMetalHost, with the name of its Node as value, for pools of single machines.
+	NodeLabel = "stayput.dev/lab-node"
 
 	pollInterval = 500 * time.Millisecond
 )
@@ -86,7 +88,7 @@ func (l *Lab) AddMachine(ctx context.Context, spec MachineSpec) (*Host, error) {
 	index := len(nodes)
 	host := &Host{Node: spec.Node, Name: "host-" + spec.Node}
 
-	bmh, err := l.createHost(ctx, host.Name)
+	bmh, err := l.createHost(ctx, host.Name, spec.Node)
 	if err != nil {
 		return nil, fmt.Errorf("making the BareMetalHost of %s: %w", spec.Node, err)
 	}
@@ -125,7 +127,7 @@ func providerID(bmh *metal3.BareMetalHost, index int) string {
 	return fmt.Sprintf("metal3://%s/%s/machine-%s", bmh.Namespace, bmh.Name, bmh.Name)
 }
 
-func (l *Lab) createHost(ctx context.Context, name string) (*metal3.BareMetalHost, error) {
+func (l *Lab) createHost(ctx context.Context, name, node string) (*metal3.BareMetalHost, error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
 	if err := l.ManagementClient.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("making namespace %s: %w", Namespace, err)
@@ -143,7 +145,9 @@ func (l *Lab) createHost(ctx context.Context, name string) (*metal3.BareMetalHos
 	}
 
 	bmh := &metal3.BareMetalHost{
-		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: map[string]string{PoolLabel: PoolValue}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: Namespace, Name: name, Labels: map[string]string{PoolLabel: PoolValue, NodeLabel: node},
+		},
 		Spec: metal3.BareMetalHostSpec{
 			Online:   true,
 			BootMode: metal3.UEFI,

@@ -136,6 +136,7 @@ func (l *Lab) start(ctx context.Context, options Options) error {
 
 			return err
 		}},
+		{"image of the pods", l.pushPodImage},
 		{"libvirt", l.connectLibvirt},
 		{"BMC emulator", l.startBMC},
 		{"state", func(context.Context) error { return l.save() }},
