@@ -13,8 +13,8 @@
 //
 // # The config drive
 //
-// A machine learns who it is as Metal3 would tell it: from a second disk (virtio, SATA or CD) whose file system, vfat
-// or ISO 9660, has the label "config-2". At the first boot, while still in the initrd and so before any unit of the
+// A machine learns who it is as Metal3 would tell it: from a second disk (virtio-blk, as the first) whose file system,
+// vfat or ISO 9660, has the label "config-2". At the first boot, while still in the initrd and so before any unit of the
 // system is read, the tree files/** of that drive is copied onto /. On vfat files get mode 0600 and folders 0755; on
 // ISO 9660 (Rock Ridge) they keep their modes. A files.tar at the top of the drive is unpacked onto / after that, with
 // its modes, for programs. All belong to root. /var/lib/lab/configured is the stamp: while it exists the drive is not

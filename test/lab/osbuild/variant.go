@@ -96,10 +96,10 @@ func (v Variant) commandLine(rootHash string) string {
 	line := "root=PARTLABEL=root rootfstype=ext4 rw fsck.mode=skip" +
 		" usrhash=" + rootHash + " mount.usr=/dev/mapper/usr mount.usrfstype=erofs mount.usrflags=ro" +
 		// A kernel or initrd that fails must start again, so that the boot loader counts the try.
-		" panic=5 oops=panic rd.shell=0 rd.emergency=reboot systemd.default_device_timeout_sec=60" +
+		" panic=5 oops=panic rd.shell=0 rd.emergency=reboot systemd.default_device_timeout_sec=180" +
 		" console=ttyS0 loglevel=4 systemd.show_status=error" +
 		// What a machine under emulation need not spend its time on.
-		" mitigations=off nowatchdog audit=0 apparmor=0 cryptomgr.notests 8250.nr_uarts=1"
+		" mitigations=off nowatchdog audit=0 apparmor=0 cryptomgr.notests tsc=reliable 8250.nr_uarts=1"
 
 	switch v.Fault {
 	case Panic:

@@ -20,6 +20,9 @@ install() {
     mkdir -p "$initdir$systemdsystemunitdir/initrd.target.wants"
     ln -sf ../lab-config.service "$initdir$systemdsystemunitdir/initrd.target.wants/lab-config.service"
 
+    mkdir -p "$initdir$systemdsystemunitdir/systemd-udev-trigger.service.d"
+    inst_simple "$moddir/udev-trigger.conf" "$systemdsystemunitdir/systemd-udev-trigger.service.d/10-lab.conf"
+
     # Each rule costs time for each device; those of disks are enough to find the root.
     for unit in "$initdir"/usr/lib/udev/rules.d/*.rules; do
         case ${unit##*/} in
