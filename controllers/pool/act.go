@@ -155,16 +155,21 @@ func (a *actor) begin(ctx context.Context, action Action) error {
 // takeOut selects and cordons the node. It is repeated on every pass of the drain, since hands may undo it.
 func (a *actor) takeOut(ctx context.Context, action Action) error {
 	return a.patchNode(ctx, action.Node,
-		func(n *corev1.Node) *protocol.Patch { return protocol.Select(n) },
-		func(n *corev1.Node) *protocol.Patch {
-			if protocol.Read(n).Reason == protocol.ReasonDrainSuccessful {
-				return nil
-			}
-
-			return a.reason(protocol.ReasonSelected, "")(n)
-		},
+		protocol.Select,
+		a.selected(action.Attempt),
 		func(n *corev1.Node) *protocol.Patch { return protocol.DisableScaleDown(n, action.Attempt) },
 		func(n *corev1.Node) *protocol.Patch { return protocol.Cordon(n, action.Attempt) })
+}
+
+// selected says that the node is selected, unless the same attempt has already said that the node is drained.
+func (a *actor) selected(attempt string) func(*corev1.Node) *protocol.Patch {
+	return func(n *corev1.Node) *protocol.Patch {
+		if view := protocol.Read(n); view.Reason == protocol.ReasonDrainSuccessful && view.ReasonAttempt == attempt {
+			return nil
+		}
+
+		return a.reason(protocol.ReasonSelected, "")(n)
+	}
 }
 
 func (a *actor) drain(ctx context.Context, action Action) error {

@@ -162,13 +162,21 @@ func (p *pass) outcome(m *member) (outcome Outcome, reason, message string) {
 	if m.open() == "" && !m.held() {
 		return "", "", ""
 	}
-	status, attempt := m.update.Status, m.update.Spec.Attempt
-	result := m.view.ResultFor(attempt)
+	if outcome, reason, message = m.answer(); outcome != "" {
+		return outcome, reason, message
+	}
+
+	return p.unanswered(m)
+}
+
+// answer is the outcome that the agent tells, in its status or on the Node.
+func (m *member) answer() (outcome Outcome, reason, message string) {
+	status := m.update.Status
+	result := m.view.ResultFor(m.update.Spec.Attempt)
 	phase := v1alpha1.PhaseIdle
 	if m.answers() {
 		phase, reason, message = status.Phase, string(status.Reason), status.Message
 	}
-	bmc := status.OutOfBand
 	switch {
 	case phase == v1alpha1.PhaseRefused && status.Reason == v1alpha1.ReasonAttemptSuperseded:
 		return Withdrawn, reason, message
@@ -182,6 +190,15 @@ func (p *pass) outcome(m *member) (outcome Outcome, reason, message string) {
 		return RolledBack, reason, message
 	case result == protocol.Failed:
 		return RolledBack, string(protocol.ReasonUpdateFailed), m.view.Failure
+	default:
+		return "", "", ""
+	}
+}
+
+// unanswered is the outcome of an attempt to which the agent gives none.
+func (p *pass) unanswered(m *member) (outcome Outcome, reason, message string) {
+	bmc, attempt := m.update.Status.OutOfBand, m.update.Spec.Attempt
+	switch {
 	case m.away() && bmc != nil && bmc.Attempt == attempt && bmc.Phase == v1alpha1.OutOfBandNeedsHuman:
 		return NeedsHuman, string(bmc.Reason), bmc.Message
 	case m.told() && !m.away() && m.node != nil && !m.view.Cordoned:
@@ -315,22 +332,18 @@ func (p *pass) stepIdle(m *member) {
 	}
 }
 
+// offers tells whether the pool has a release to offer.
+func (p *pass) offers() bool {
+	return p.wanted != nil && !p.halted && !p.world.Pool.Spec.Paused && !p.world.deleting()
+}
+
 // mayOffer tells whether the node shall get a new attempt for the wanted release.
 func (p *pass) mayOffer(m *member) bool {
-	if p.wanted == nil || p.halted || p.world.Pool.Spec.Paused || p.world.deleting() || m.leaving ||
-		!m.linked || m.node == nil || m.away() || m.runs(p.wanted) {
+	if !p.offers() || m.leaving || !m.linked || m.node == nil || m.away() || m.runs(p.wanted) {
 		return false
 	}
-	if m.update == nil || m.digest() != p.wanted.Digest || p.world.Retry == p.wanted.Digest {
+	if m.update == nil || m.digest() != p.wanted.Digest || p.world.Retry == p.wanted.Digest || m.record.atOnce() {
 		return true
-	}
-	switch m.record.closedAs {
-	case Withdrawn, RolledBack, NeedsHuman:
-		return true
-	case Refused:
-		if imageIsToBlame(v1alpha1.Reason(m.record.closedReason)) {
-			return true
-		}
 	}
 	left := m.record.closedAt.Add(RetryDelay).Sub(p.world.Now)
 	p.again(left)

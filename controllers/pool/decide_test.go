@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -57,10 +56,18 @@ func closedAs(outcome Outcome, reason v1alpha1.Reason, ago time.Duration) func(*
 	}
 }
 
-func told(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) {
-	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
-		Type: protocol.ConditionInPlaceUpdate, Status: corev1.ConditionTrue, Reason: string(protocol.ReasonReady),
-	})
+// says puts the condition on the Node that the orchestrator sets for the attempt.
+func says(reason protocol.Reason, attempt string) func(*World, *v1alpha1.NodeUpdate, *corev1.Node) {
+	return func(w *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) {
+		of := n.DeepCopy()
+		of.Annotations = map[string]string{protocol.AnnotationAttempt: attempt}
+		patch := protocol.SetReason(of, protocol.Shipped, reason, "", w.Now)
+		*n = *patched(n, patch)
+	}
+}
+
+func told(w *World, u *v1alpha1.NodeUpdate, n *corev1.Node) {
+	says(protocol.ReasonReady, "a1")(w, u, n)
 }
 
 func unmarked(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) { n.Labels, n.Annotations = nil, nil }
@@ -80,7 +87,9 @@ func TestDecide(t *testing.T) {
 	t.Parallel()
 	type change = func(*World, *v1alpha1.NodeUpdate, *corev1.Node)
 	bmcGaveUp := func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
-		u.Status.OutOfBand = &v1alpha1.OutOfBandStatus{Attempt: "a1", Phase: v1alpha1.OutOfBandNeedsHuman, Reason: v1alpha1.OutOfBandResetsUsedUp}
+		u.Status.OutOfBand = &v1alpha1.OutOfBandStatus{
+			Attempt: "a1", Phase: v1alpha1.OutOfBandNeedsHuman, Reason: v1alpha1.OutOfBandResetsUsedUp,
+		}
 	}
 	staleResult := func(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) {
 		n.Labels[protocol.LabelResult] = protocol.ResultValueSuccessful
@@ -101,6 +110,7 @@ func TestDecide(t *testing.T) {
 		"draining":                          {[]change{begunSince(time.Minute)}, "Drain"},
 		"drain over time":                   {[]change{begunSince(2 * time.Hour)}, "Close/DrainTimeout"},
 		"drain over time, told":             {[]change{begunSince(2 * time.Hour), told}, ""},
+		"told for an earlier attempt":       {[]change{begunSince(time.Minute), says(protocol.ReasonReady, "a0")}, "Drain"},
 		"told":                              {[]change{begunSince(time.Minute), told}, ""},
 		"told, then uncordoned by a person": {[]change{begunSince(time.Minute), told, uncordoned}, "Close/Withdrawn"},
 		"told, then halted":                 {[]change{begunSince(time.Minute), told, poisoned}, ""},
@@ -110,29 +120,59 @@ func TestDecide(t *testing.T) {
 		"draining, then another release":    {[]change{begunSince(time.Minute), newer}, "Close/Withdrawn"},
 		"draining, then the host leaves":    {[]change{begunSince(time.Minute), left}, "Close/Withdrawn"},
 		"rebooting, Node gone":              {[]change{begunSince(time.Minute), agentSays(v1alpha1.PhaseRebooting, ""), gone}, ""},
-		"rolled back":                       {[]change{agentSays(v1alpha1.PhaseRolledBack, v1alpha1.ReasonHealthGateFailed)}, "Close/RolledBack poison"},
-		"refused for the image":             {[]change{agentSays(v1alpha1.PhaseRefused, v1alpha1.ReasonVersionNotNewer)}, "Close/Refused poison"},
-		"refused for the node":              {[]change{agentSays(v1alpha1.PhaseRefused, v1alpha1.ReasonNoSpareSlot)}, "Close/Refused"},
-		"up to date":                        {[]change{agentSays(v1alpha1.PhaseIdle, v1alpha1.ReasonUpToDate)}, "Close/Succeeded"},
-		"agent needs a person":              {[]change{agentSays(v1alpha1.PhaseNeedsHuman, v1alpha1.ReasonCommitFailed)}, "Close/NeedsHuman poison"},
-		"BMC needs a person":                {[]change{begunSince(time.Minute), told, agentSays(v1alpha1.PhaseRebooting, ""), bmcGaveUp}, "Close/NeedsHuman poison"},
-		"held":                              {[]change{begunSince(0), told, agentSays(v1alpha1.PhaseNeedsHuman, ""), closedAs(NeedsHuman, "", 0), poisoned}, ""},
-		"held, poison lifted":               {[]change{begunSince(0), agentSays(v1alpha1.PhaseNeedsHuman, ""), closedAs(NeedsHuman, "", 0)}, "Offer"},
-		"held, silent, poison lifted":       {[]change{begunSince(0), agentSays(v1alpha1.PhaseRebooting, ""), bmcGaveUp, closedAs(NeedsHuman, "", 0)}, ""},
-		"held, then back":                   {[]change{begunSince(0), agentSays(v1alpha1.PhaseRolledBack, ""), closedAs(NeedsHuman, "", 0), poisoned}, "Close/RolledBack"},
-		"closed, marks left by a crash":     {[]change{begunSince(0), closedAs(RolledBack, "", 0), poisoned}, "Clean"},
-		"NodeUpdate deleted by a hand":      {[]change{begunSince(0), forgotten}, "Clean"},
-		"a result of another attempt":       {[]change{begunSince(0), told, staleResult}, ""},
-		"failed, halted":                    {[]change{closedAs(RolledBack, "", 0), unmarked, poisoned}, ""},
-		"failed, retry":                     {[]change{closedAs(RolledBack, "", 0), unmarked, poisoned, retry}, "Offer"},
-		"drain timeout, a moment ago":       {[]change{closedAs(DrainTimeout, "", time.Minute), unmarked}, ""},
-		"drain timeout, long ago":           {[]change{closedAs(DrainTimeout, "", RetryDelay), unmarked}, "Offer"},
-		"refused for the node, long ago":    {[]change{closedAs(Refused, v1alpha1.ReasonNoSpareSlot, RetryDelay), unmarked}, "Offer"},
-		"refused for the node, just now":    {[]change{closedAs(Refused, v1alpha1.ReasonNoSpareSlot, 0), unmarked}, ""},
-		"host left, nothing under way":      {[]change{closedAs(Succeeded, "", 0), unmarked, left}, "Remove"},
-		"another pool's":                    {[]change{other}, ""},
-		"paused":                            {[]change{func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { w.Pool.Spec.Paused = true }}, ""},
-		"paused while draining":             {[]change{begunSince(time.Minute), func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { w.Pool.Spec.Paused = true }}, "Drain"},
+		"rolled back": {
+			[]change{agentSays(v1alpha1.PhaseRolledBack, v1alpha1.ReasonHealthGateFailed)},
+			"Close/RolledBack poison",
+		},
+		"refused for the image": {
+			[]change{agentSays(v1alpha1.PhaseRefused, v1alpha1.ReasonVersionNotNewer)},
+			"Close/Refused poison",
+		},
+		"refused for the node": {[]change{agentSays(v1alpha1.PhaseRefused, v1alpha1.ReasonNoSpareSlot)}, "Close/Refused"},
+		"up to date":           {[]change{agentSays(v1alpha1.PhaseIdle, v1alpha1.ReasonUpToDate)}, "Close/Succeeded"},
+		"agent needs a person": {
+			[]change{agentSays(v1alpha1.PhaseNeedsHuman, v1alpha1.ReasonCommitFailed)},
+			"Close/NeedsHuman poison",
+		},
+		"BMC needs a person": {
+			[]change{begunSince(time.Minute), told, agentSays(v1alpha1.PhaseRebooting, ""), bmcGaveUp},
+			"Close/NeedsHuman poison",
+		},
+		"held": {
+			[]change{begunSince(0), told, agentSays(v1alpha1.PhaseNeedsHuman, ""), closedAs(NeedsHuman, "", 0), poisoned},
+			"",
+		},
+		"held, poison lifted": {
+			[]change{begunSince(0), agentSays(v1alpha1.PhaseNeedsHuman, ""), closedAs(NeedsHuman, "", 0)},
+			"Offer",
+		},
+		"held, silent, poison lifted": {
+			[]change{begunSince(0), agentSays(v1alpha1.PhaseRebooting, ""), bmcGaveUp, closedAs(NeedsHuman, "", 0)},
+			"",
+		},
+		"held, then back": {
+			[]change{begunSince(0), agentSays(v1alpha1.PhaseRolledBack, ""), closedAs(NeedsHuman, "", 0), poisoned},
+			"Close/RolledBack",
+		},
+		"closed, marks left by a crash":  {[]change{begunSince(0), closedAs(RolledBack, "", 0), poisoned}, "Clean"},
+		"NodeUpdate deleted by a hand":   {[]change{begunSince(0), forgotten}, "Clean"},
+		"a result of another attempt":    {[]change{begunSince(0), told, staleResult}, ""},
+		"failed, halted":                 {[]change{closedAs(RolledBack, "", 0), unmarked, poisoned}, ""},
+		"failed, retry":                  {[]change{closedAs(RolledBack, "", 0), unmarked, poisoned, retry}, "Offer"},
+		"drain timeout, a moment ago":    {[]change{closedAs(DrainTimeout, "", time.Minute), unmarked}, ""},
+		"drain timeout, long ago":        {[]change{closedAs(DrainTimeout, "", RetryDelay), unmarked}, "Offer"},
+		"refused for the node, long ago": {[]change{closedAs(Refused, v1alpha1.ReasonNoSpareSlot, RetryDelay), unmarked}, "Offer"},
+		"refused for the node, just now": {[]change{closedAs(Refused, v1alpha1.ReasonNoSpareSlot, 0), unmarked}, ""},
+		"host left, nothing under way":   {[]change{closedAs(Succeeded, "", 0), unmarked, left}, "Remove"},
+		"another pool's":                 {[]change{other}, ""},
+		"paused": {
+			[]change{func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { w.Pool.Spec.Paused = true }},
+			"",
+		},
+		"paused while draining": {
+			[]change{begunSince(time.Minute), func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { w.Pool.Spec.Paused = true }},
+			"Drain",
+		},
 		"manual, not selected": {[]change{func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) {
 			w.Pool.Spec.Strategy.Type = v1alpha1.ManualInPlaceUpdate
 		}}, ""},
@@ -157,6 +197,36 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// A condition that an earlier attempt left at DrainSuccessful says nothing of this one: the node is said to be selected.
+func TestSelectedIsSaidOncePerAttempt(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		reason  protocol.Reason
+		attempt string
+		says    bool
+	}{
+		"drained for this attempt":    {protocol.ReasonDrainSuccessful, "a1", false},
+		"drained for an earlier one":  {protocol.ReasonDrainSuccessful, "a0", true},
+		"selected for this attempt":   {protocol.ReasonSelected, "a1", false},
+		"selected for an earlier one": {protocol.ReasonSelected, "a0", true},
+		"a candidate":                 {protocol.ReasonCandidate, "a1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			world := oneNode(says(tt.reason, tt.attempt))
+			a := &actor{world: world, now: func() time.Time { return world.Now }}
+			patch := a.selected("a1")(world.Nodes["n0"])
+			if (patch != nil) != tt.says {
+				t.Fatalf("patch %v, want one: %t", patch, tt.says)
+			}
+			view := protocol.Read(patched(world.Nodes["n0"], patch))
+			if tt.says && (view.Reason != protocol.ReasonSelected || view.ReasonAttempt != "a1") {
+				t.Errorf("the Node says %s for attempt %q", view.Reason, view.ReasonAttempt)
+			}
+		})
+	}
+}
+
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -165,11 +235,11 @@ func TestLimit(t *testing.T) {
 		want  int
 	}{
 		{nil, 100, 1},
-		{ptr.To(intstr.FromInt32(3)), 2, 3},
-		{ptr.To(intstr.FromString("10%")), 9, 1},
-		{ptr.To(intstr.FromString("10%")), 29, 2},
-		{ptr.To(intstr.FromString("100%")), 7, 7},
-		{ptr.To(intstr.FromString("50%")), 0, 1},
+		{new(intstr.FromInt32(3)), 2, 3},
+		{new(intstr.FromString("10%")), 9, 1},
+		{new(intstr.FromString("10%")), 29, 2},
+		{new(intstr.FromString("100%")), 7, 7},
+		{new(intstr.FromString("50%")), 0, 1},
 	} {
 		if got := limit(tt.max, tt.total); got != tt.want {
 			t.Errorf("limit(%v, %d) = %d, want %d", tt.max, tt.total, got, tt.want)

@@ -166,7 +166,7 @@ func (r *Reconciler) resolveOnce(ctx context.Context, pool *v1alpha1.HostPool, r
 		report.resolveError = err
 		report.again = retryInterval
 
-		return nil
+		return nil //nolint:nilerr // the report carries the error into the status; the pass goes on
 	}
 	pool.Status.Release = release
 	if err := r.Client.Status().Update(ctx, pool, client.FieldOwner(v1alpha1.FieldManagerOrchestrator)); err != nil {

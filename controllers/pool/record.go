@@ -60,6 +60,19 @@ func recordOf(update *v1alpha1.NodeUpdate) record {
 	}
 }
 
+// atOnce tells whether the same release may be offered again without a delay: the attempt was taken back, or the release
+// was to blame, so that it was poisoned and a person has lifted that since.
+func (r record) atOnce() bool {
+	switch r.closedAs {
+	case Withdrawn, RolledBack, NeedsHuman:
+		return true
+	case Refused:
+		return imageIsToBlame(v1alpha1.Reason(r.closedReason))
+	default:
+		return false
+	}
+}
+
 func (r record) annotations() map[string]string {
 	annotations := map[string]string{}
 	if !r.begunAt.IsZero() {

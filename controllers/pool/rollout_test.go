@@ -8,7 +8,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/protocol"
@@ -44,7 +43,7 @@ func TestGEP0031AndForeignCordon(t *testing.T) {
 	s.Expect(s.nodes.Update(s.ctx, node)).To(gomega.Succeed())
 	s.addPool("1.1.0", func(p *v1alpha1.HostPool) {
 		p.Spec.Strategy.Dialect = v1alpha1.DialectGEP0031
-		p.Spec.Strategy.MaxUnavailable = ptr.To(intstr.FromString("100%"))
+		p.Spec.Strategy.MaxUnavailable = new(intstr.FromString("100%"))
 	})
 	s.Eventually(s.condition(v1alpha1.ConditionReady)).Should(gomega.Equal(allUpdated))
 	s.clean(second)
@@ -56,11 +55,11 @@ func pod(namespace, name, node string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, Labels: map[string]string{"app": "db"},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "db", UID: "db", Controller: ptr.To(true),
+				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "db", UID: "db", Controller: new(true),
 			}},
 		},
 		Spec: corev1.PodSpec{
-			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](0),
+			NodeName: node, TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{Name: "c", Image: "i"}},
 		},
 	}
@@ -80,7 +79,7 @@ func TestABudgetBlocksTheDrainAcrossARestart(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "db"},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 		},
 	}
 	s.create(s.nodes, budget)

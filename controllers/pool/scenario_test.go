@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -18,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,10 +61,12 @@ func TestMain(m *testing.M) {
 // registry is a made-up registry: registry.test/os:<version> is version <version>.
 type registry struct{}
 
+var errNoImage = errors.New("no image")
+
 func (registry) Resolve(_ context.Context, request ImageRequest) (Image, error) {
 	_, version, found := strings.Cut(request.Image, ":")
 	if !found {
-		return Image{}, fmt.Errorf("no image %s", request.Image)
+		return Image{}, fmt.Errorf("%w %s", errNoImage, request.Image)
 	}
 
 	return Image{Digest: digestOf(version), Version: version}, nil
@@ -75,6 +77,7 @@ func digestOf(version string) string { return fmt.Sprintf("sha256:%x", sha256.Su
 // scenario is one pool with its hosts, nodes and agents, and a manager that sees only them.
 type scenario struct {
 	*gomega.WithT
+
 	t     *testing.T
 	ctx   context.Context //nolint:containedctx // the test's
 	name  string
@@ -115,7 +118,7 @@ func (s *scenario) manage(rights *rest.Config) {
 	options.DefaultNamespaces = map[string]cache.Config{s.name: {}}
 	mgr, err := ctrl.NewManager(rights, ctrl.Options{
 		Scheme: scheme, Cache: options, Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	s.Expect(err).NotTo(gomega.HaveOccurred())
 	connections, err := clusters.New(mgr, clusters.Options{ProbeInterval: 300 * time.Millisecond})
@@ -236,22 +239,22 @@ func (s *scenario) clean(names ...string) {
 	for _, name := range names {
 		s.Eventually(func() string {
 			node := s.node(name)
-			left := ""
+			var left []string
 			if node.Spec.Unschedulable {
-				left = "cordoned"
+				left = append(left, "cordoned")
 			}
 			for key := range node.Labels {
 				if strings.HasPrefix(key, "node.machine.sapcloud.io/") {
-					left += " " + key
+					left = append(left, key)
 				}
 			}
 			for key := range node.Annotations {
 				if strings.HasPrefix(key, "stayput.dev/") || strings.Contains(key, "autoscaler") || strings.Contains(key, "update-fail") {
-					left += " " + key
+					left = append(left, key)
 				}
 			}
 
-			return left
+			return strings.Join(left, " ")
 		}).Should(gomega.BeEmpty(), "left on node %s", name)
 	}
 	s.Expect(s.fleet.Violations()).To(gomega.BeEmpty())

@@ -71,9 +71,15 @@ func (s *simulation) release(version string) {
 }
 
 func (s *simulation) patch(name string, patch *protocol.Patch) {
-	node := s.world.Nodes[name]
-	if patch == nil || node == nil {
-		return
+	if node := s.world.Nodes[name]; node != nil {
+		s.world.Nodes[name] = patched(node, patch)
+	}
+}
+
+// patched is the node after the patch.
+func patched(node *corev1.Node, patch *protocol.Patch) *corev1.Node {
+	if patch == nil {
+		return node
 	}
 	before, err := json.Marshal(node)
 	if err != nil {
@@ -84,11 +90,12 @@ func (s *simulation) patch(name string, patch *protocol.Patch) {
 	if err != nil {
 		panic(err)
 	}
-	patched := &corev1.Node{}
-	if err := json.Unmarshal(after, patched); err != nil {
+	result := &corev1.Node{}
+	if err := json.Unmarshal(after, result); err != nil {
 		panic(err)
 	}
-	s.world.Nodes[name] = patched
+
+	return result
 }
 
 func (s *simulation) reason(name string, reason protocol.Reason) {
@@ -107,10 +114,10 @@ func (s *simulation) record(name string, change func(*record)) {
 
 // steps are the effects of an action, one API write each.
 func (s *simulation) steps(a Action) []func() {
-	onNode := func(make func(*corev1.Node) *protocol.Patch) func() {
+	onNode := func(change func(*corev1.Node) *protocol.Patch) func() {
 		return func() {
 			if node := s.world.Nodes[a.Node]; node != nil {
-				s.patch(a.Node, make(node))
+				s.patch(a.Node, change(node))
 			}
 		}
 	}
@@ -149,14 +156,14 @@ func (s *simulation) steps(a Action) []func() {
 
 		return steps
 	case Close:
-		steps := []func(){func() {
+		store := func() {
 			s.record(a.Node, func(r *record) { r.closedAs, r.closedAt, r.closedReason = a.Outcome, s.world.Now, a.Reason })
-		}}
+		}
 		if a.Outcome == NeedsHuman {
-			return steps
+			return []func(){store}
 		}
 
-		return append(steps, func() { s.reason(a.Node, protocol.ReasonUpdateFailed) }, release)
+		return []func(){store, func() { s.reason(a.Node, protocol.ReasonUpdateFailed) }, release}
 	case Clean:
 		return []func(){func() { s.reason(a.Node, protocol.ReasonUpdateFailed) }, release}
 	case Remove:
@@ -298,7 +305,9 @@ func (s *simulation) settle(t *rapid.T) {
 func TestBudgetCordonsAndPoisonHoldThroughAnything(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		budget := rapid.SampledFrom([]intstr.IntOrString{intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromString("10%")})
+		budget := rapid.SampledFrom([]intstr.IntOrString{
+			intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromString("10%"),
+		})
 		dialect := rapid.SampledFrom([]v1alpha1.ProtocolDialect{v1alpha1.DialectShipped, v1alpha1.DialectGEP0031})
 		s := newSimulation(rapid.IntRange(1, 5).Draw(t, "nodes"), budget.Draw(t, "budget"), dialect.Draw(t, "dialect"))
 		s.bad["1.2.0"] = true

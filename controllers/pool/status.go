@@ -211,6 +211,8 @@ func (r *report) message(pool *v1alpha1.HostPool, decision Decision, drains map[
 			text = "needs a person: " + node.Message
 		case WaitRetry:
 			text = "failed, and is tried again later: " + node.Message
+		case WaitNothing, WaitStaging, WaitBudget:
+			// Most nodes of a large pool wait so; the condition's reason says it once.
 		}
 		if text != "" {
 			parts = append(parts, node.Name+": "+text)

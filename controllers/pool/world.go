@@ -106,8 +106,13 @@ func (m *member) away() bool {
 }
 
 // told tells whether the node was told to go for its open attempt, even if a hand took the selected label off since.
+// A reason that an earlier attempt left behind tells nothing: the agent does not go on it, either.
 func (m *member) told() bool {
-	return m.open() != "" && m.view.Attempt == m.open() && (m.view.Ready || m.view.Reason == protocol.ReasonReady)
+	if m.open() == "" || m.view.Attempt != m.open() {
+		return false
+	}
+
+	return m.view.Ready || (m.view.Reason == protocol.ReasonReady && m.view.ReasonAttempt == m.open())
 }
 
 // digest is that of the release in the update, "" without one.
@@ -197,7 +202,7 @@ func (w World) members() []*member {
 		m.leaving = m.leaving || w.deleting()
 		if m.node = w.Nodes[m.name]; m.node != nil {
 			m.view = protocol.Read(m.node)
-			if m.foreign == "" && m.view.Attempt == "" && (m.view.Candidate || m.view.Selected) && m.update == nil {
+			if m.foreign == "" && m.update == nil && markedByAnother(m.view) {
 				m.foreign = "another orchestrator (label " + protocol.LabelCandidate + " without annotation " +
 					protocol.AnnotationAttempt + ")"
 			}
@@ -207,6 +212,11 @@ func (w World) members() []*member {
 	slices.SortFunc(members, func(a, b *member) int { return strings.Compare(a.name, b.name) })
 
 	return members
+}
+
+// markedByAnother tells whether somebody who does not name an attempt has put the labels on the Node.
+func markedByAnother(view protocol.View) bool {
+	return view.Attempt == "" && (view.Candidate || view.Selected)
 }
 
 // limit is maxUnavailable for a pool of this size.
