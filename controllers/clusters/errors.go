@@ -35,8 +35,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // KindOf is the kind of an *Error in err's chain, "" when there is none.
 func KindOf(err error) ErrorKind {
-	var clusterError *Error
-	if errors.As(err, &clusterError) {
+	if clusterError, ok := errors.AsType[*Error](err); ok {
 		return clusterError.Kind
 	}
 

@@ -23,7 +23,11 @@ const (
 	clientBurst = 100
 )
 
-var errNoKubeconfig = errors.New(`the Secret has neither key "value" nor key "kubeconfig"; put a kubeconfig there`)
+var (
+	errNoKubeconfig  = errors.New(`the Secret has neither key "value" nor key "kubeconfig"; put a kubeconfig there`)
+	errNotKubeconfig = errors.New("the kubeconfig is not valid YAML of kind Config; write it anew")
+	errOutside       = errors.New("reaches outside the Secret")
+)
 
 // kubeconfigOf is the kubeconfig in a Secret.
 func kubeconfigOf(secret *corev1.Secret) ([]byte, error) {
@@ -51,7 +55,7 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	parsed, err := clientcmd.Load(kubeconfig)
 	if err != nil {
 		// The parser's error may quote the document, which holds credentials.
-		return nil, errors.New("the kubeconfig is not valid YAML of kind Config; write it anew")
+		return nil, errNotKubeconfig
 	}
 	if err := checkSelfContained(parsed); err != nil {
 		return nil, err
@@ -82,14 +86,14 @@ func checkSelfContained(config *clientcmdapi.Config) error {
 			field = "client-key"
 		}
 		if field != "" {
-			return fmt.Errorf("user %q uses %q, which reaches outside the Secret; put a token or "+
-				"client-certificate-data and client-key-data there", name, field)
+			return fmt.Errorf("user %q uses %q, which %w; put a token or client-certificate-data and client-key-data there",
+				name, field, errOutside)
 		}
 	}
 	for name, cluster := range config.Clusters {
 		if cluster.CertificateAuthority != "" {
-			return fmt.Errorf("cluster %q uses %q, which reaches outside the Secret; put "+
-				"certificate-authority-data there", name, "certificate-authority")
+			return fmt.Errorf("cluster %q uses %q, which %w; put certificate-authority-data there",
+				name, "certificate-authority", errOutside)
 		}
 	}
 

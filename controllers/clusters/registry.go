@@ -168,7 +168,7 @@ func (r *Registry) Get(ctx context.Context, key Key) (*Cluster, error) {
 		return nil, err
 	}
 
-	return r.connectionFor(key, kubeconfig).get()
+	return r.connectionFor(key, kubeconfig).get() //nolint:contextcheck // a connection outlives the call that asks for it
 }
 
 // readKubeconfig reads the Secret live, so that no right to list Secrets is needed.

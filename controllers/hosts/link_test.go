@@ -47,24 +47,34 @@ func TestResolve(t *testing.T) {
 		nodes []corev1.Node
 		want  string
 	}{
-		"providerID":              {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://metal/h1/m")}, "h1=n1/ProviderID"},
-		"legacy providerID":       {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://uid-h1")}, "h1=n1/ProviderID"},
-		"other namespace":         {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://other/h1/m")}, "h1:NoNode"},
-		"empty legacy id":         {[]metal3.BareMetalHost{{ObjectMeta: metav1.ObjectMeta{Name: "h1"}}}, []corev1.Node{node("n1", "metal3://")}, "h1:NoNode"},
-		"two parts":               {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://metal/h1")}, "h1:NoNode"},
-		"another cloud":           {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "aws:///metal/h1/m")}, "h1:NoNode"},
-		"consumer":                {[]metal3.BareMetalHost{consumed(host("h1", ""))}, []corev1.Node{node("n1", "")}, "h1=n1/Consumer"},
-		"consumer, other machine": {[]metal3.BareMetalHost{consumed(host("h1", ""))}, []corev1.Node{node("n1", "metal3://metal/h9/m")}, "h1:NoNode"},
+		"providerID":        {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://metal/h1/m")}, "h1=n1/ProviderID"},
+		"legacy providerID": {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://uid-h1")}, "h1=n1/ProviderID"},
+		"other namespace":   {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://other/h1/m")}, "h1:NoNode"},
+		"empty legacy id": {
+			[]metal3.BareMetalHost{{ObjectMeta: metav1.ObjectMeta{Name: "h1"}}},
+			[]corev1.Node{node("n1", "metal3://")},
+			"h1:NoNode",
+		},
+		"two parts":     {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "metal3://metal/h1")}, "h1:NoNode"},
+		"another cloud": {[]metal3.BareMetalHost{host("h1", "")}, []corev1.Node{node("n1", "aws:///metal/h1/m")}, "h1:NoNode"},
+		"consumer":      {[]metal3.BareMetalHost{consumed(host("h1", ""))}, []corev1.Node{node("n1", "")}, "h1=n1/Consumer"},
+		"consumer, other machine": {
+			[]metal3.BareMetalHost{consumed(host("h1", ""))},
+			[]corev1.Node{node("n1", "metal3://metal/h9/m")},
+			"h1:NoNode",
+		},
 		"hostname is node name":   {[]metal3.BareMetalHost{host("h1", "n1")}, []corev1.Node{node("n1", "")}, "h1=n1/Hostname"},
 		"hostname is label":       {[]metal3.BareMetalHost{host("h1", "n1.example")}, []corev1.Node{node("n1", "")}, "h1=n1/Hostname"},
 		"hostname, other machine": {[]metal3.BareMetalHost{host("h1", "n1")}, []corev1.Node{node("n1", "metal3://metal/h9/m")}, "h1:NoNode"},
 		"providerID beats hostname": {
 			[]metal3.BareMetalHost{host("h1", "n2")},
-			[]corev1.Node{node("n1", "metal3://metal/h1/m"), node("n2", "")}, "h1=n1/ProviderID",
+			[]corev1.Node{node("n1", "metal3://metal/h1/m"), node("n2", "")},
+			"h1=n1/ProviderID",
 		},
 		"two nodes, one host": {
 			[]metal3.BareMetalHost{host("h1", "")},
-			[]corev1.Node{node("n2", "metal3://metal/h1/m"), node("n1", "metal3://uid-h1")}, "h1:Ambiguous",
+			[]corev1.Node{node("n2", "metal3://metal/h1/m"), node("n1", "metal3://uid-h1")},
+			"h1:Ambiguous",
 		},
 		"two hosts, one node": {
 			[]metal3.BareMetalHost{host("h2", "n1"), host("h1", "n1")}, []corev1.Node{node("n1", "")}, "h1:Ambiguous h2:Ambiguous",
@@ -74,7 +84,8 @@ func TestResolve(t *testing.T) {
 		},
 		"localhost is nobody": {
 			[]metal3.BareMetalHost{host("h1", "localhost.localdomain"), host("h2", "localhost.localdomain")},
-			[]corev1.Node{node("n1", "")}, "h1:NoNode h2:NoNode",
+			[]corev1.Node{node("n1", "")},
+			"h1:NoNode h2:NoNode",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +127,8 @@ func TestNoNodeIsEverLinkedTwice(t *testing.T) {
 		}
 		world.Consumers = map[types.NamespacedName]string{}
 		for _, name := range names {
-			world.Consumers[types.NamespacedName{Namespace: "capi", Name: "m-" + name}] = rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "consumer")
+			machine := types.NamespacedName{Namespace: "capi", Name: "m-" + name}
+			world.Consumers[machine] = rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "consumer")
 		}
 		seen := map[string]string{}
 		for _, link := range Resolve(world) {
