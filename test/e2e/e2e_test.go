@@ -3,11 +3,11 @@ package e2e_test
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,39 +20,63 @@ import (
 )
 
 const (
-	machines = 2
 	// readyWait is for both machines at once, emulated on two cores.
 	readyWait = 20 * time.Minute
 	// logTail is how much of the controller's log and of each console a failure shows.
 	logTail = 4 << 10
 )
 
-func TestScenarios(t *testing.T) { //nolint:paralleltest // one lab, one scenario after the other
-	running := startLab(t)
+// TestScenarios plays each scenario as soon as those before it that are about the same machines have ended, so that
+// the machines are at work side by side. One that fails does not keep the others from being played.
+func TestScenarios(t *testing.T) { //nolint:paralleltest // one lab
+	programs := buildPrograms(t)
+	running := startLab(t, programs)
+	scenarios := e2e.Scenarios()
+	ended := make([]chan struct{}, len(scenarios))
 
-	for _, scenario := range e2e.Scenarios() {
-		t.Run(scenario.Name, func(t *testing.T) { //nolint:paralleltest // as above
-			began := time.Now()
-			run := &e2e.Run{
-				Scenario: scenario, Lab: running,
-				Log: func(format string, args ...any) {
-					t.Logf("[%6.1fs] "+format, append([]any{time.Since(began).Seconds()}, args...)...)
-				},
+	for index := range ended {
+		ended[index] = make(chan struct{})
+	}
+
+	var playing sync.WaitGroup
+
+	for index, scenario := range scenarios {
+		playing.Go(func() {
+			defer close(ended[index])
+
+			for _, earlier := range e2e.Predecessors(scenarios, index) {
+				<-ended[earlier]
 			}
 
-			if err := run.Play(t.Context()); err != nil {
-				showLogs(t, running)
-				t.Fatal(err) // the next scenario counts on how this one ends
-			}
+			// Not t.Parallel, which would wait for the end of this test's function.
+			t.Run(scenario.Name, func(t *testing.T) { play(t, running, scenario, programs) })
 		})
+	}
 
-		if t.Failed() {
-			t.FailNow()
-		}
+	playing.Wait()
+}
+
+func play(t *testing.T, running *lab.Lab, scenario e2e.Scenario, programs string) {
+	t.Helper()
+
+	began := time.Now()
+	track := strings.Join(scenario.Machines, "+")
+	run := &e2e.Run{
+		Scenario: scenario, Lab: running, Controller: controllerProgram(programs),
+		Log: func(format string, args ...any) {
+			t.Logf("[%s %6.1fs] "+format, append([]any{track, time.Since(began).Seconds()}, args...)...)
+		},
+	}
+
+	if err := run.Play(t.Context()); err != nil {
+		showLogs(t, running, scenario.Machines)
+		t.Fatal(err)
 	}
 }
 
-func startLab(t *testing.T) *lab.Lab {
+func controllerProgram(programs string) string { return filepath.Join(programs, "stayput-controller") }
+
+func startLab(t *testing.T, programs string) *lab.Lab {
 	t.Helper()
 
 	root, err := tools.RepositoryRoot()
@@ -69,19 +93,24 @@ func startLab(t *testing.T) *lab.Lab {
 		t.Fatal(err)
 	}
 
-	programs := build(t, root)
 	dir, id := labDir(t)
 
 	running, err := lab.Start(t.Context(), lab.Options{
-		ID: id, Dir: dir, Agent: filepath.Join(programs, "stayput-agent"), Audit: true, Report: t.Logf,
+		ID: id, Dir: dir, Agent: filepath.Join(programs, "stayput-agent"), Management: true, Audit: true, Report: t.Logf,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 
+	buildImages(t, running)
 	bootMachines(t, running)
 
-	if _, err := running.StartController(t.Context(), filepath.Join(programs, "stayput-controller")); err != nil {
+	if err := e2e.StartWorkload(t.Context(), running); err != nil {
+		showLogs(t, running, e2e.Machines())
+		t.Fatal(err)
+	}
+
+	if _, err := running.StartController(t.Context(), controllerProgram(programs)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -120,9 +149,25 @@ func labDir(t *testing.T) (string, string) {
 	return dir, id
 }
 
-// build compiles the programs under test from this working copy.
-func build(t *testing.T, root string) string {
+// buildImages builds every OS before the machines need the processors.
+func buildImages(t *testing.T, running *lab.Lab) {
 	t.Helper()
+
+	for _, scenario := range e2e.Scenarios() {
+		if _, err := running.BuildImage(t.Context(), scenario.To); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// buildPrograms compiles the programs under test from this working copy.
+func buildPrograms(t *testing.T) string {
+	t.Helper()
+
+	root, err := tools.RepositoryRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	out := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", out+"/", "./cmd/stayput-agent", "./cmd/stayput-controller")
@@ -142,7 +187,7 @@ func bootMachines(t *testing.T, running *lab.Lab) {
 	ctx, cancel := context.WithTimeout(t.Context(), readyWait)
 	defer cancel()
 
-	image, err := running.BuildImage(ctx, osbuild.Variant{Version: e2e.Scenarios()[0].From})
+	image, err := running.BuildImage(ctx, osbuild.Variant{Version: e2e.FirstVersion})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +199,8 @@ func bootMachines(t *testing.T, running *lab.Lab) {
 
 	group, grouped := errgroup.WithContext(ctx)
 
-	for index := range machines {
-		host, err := running.AddMachine(ctx, lab.MachineSpec{Node: fmt.Sprintf("node-%d", index+1), Disk: disk})
+	for _, node := range e2e.Machines() {
+		host, err := running.AddMachine(ctx, lab.MachineSpec{Node: node, Disk: disk})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,24 +223,19 @@ func bootMachines(t *testing.T, running *lab.Lab) {
 	}
 
 	if err := group.Wait(); err != nil {
-		showLogs(t, running)
+		showLogs(t, running, e2e.Machines())
 		t.Fatal(err)
 	}
 }
 
 // showLogs shows the ends of the logs that tell most.
-func showLogs(t *testing.T, running *lab.Lab) {
+func showLogs(t *testing.T, running *lab.Lab, nodes []string) {
 	t.Helper()
 
 	const lines = 40
 
 	if controller, err := running.Controller(); err == nil {
 		t.Logf("the controller's log ends:\n%s", controller.Tail(lines))
-	}
-
-	nodes, err := running.Nodes()
-	if err != nil {
-		t.Error(err)
 	}
 
 	for _, node := range nodes {

@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/protocol"
-	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/test/lab/registry"
 )
 
 // Snapshot is what an update must leave as it was, and a little more.
@@ -26,19 +27,21 @@ type Snapshot struct {
 	Marks []string
 	// OS is the system's name with its version.
 	OS string
+	// Pods are the UIDs of the workload's pods on it.
+	Pods []string
 	// DataUntouched is whether the disk that nobody may write still has its first bytes.
 	DataUntouched bool
 }
 
 func (r *Run) snapshots(ctx context.Context) (map[string]Snapshot, error) {
-	names, err := r.Lab.Nodes()
+	pods, err := r.pods(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	snapshots := map[string]Snapshot{}
 
-	for _, name := range names {
+	for _, name := range r.Scenario.Machines {
 		var node corev1.Node
 		if err := r.Lab.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
 			return nil, fmt.Errorf("reading node %s: %w", name, err)
@@ -56,7 +59,7 @@ func (r *Run) snapshots(ctx context.Context) (map[string]Snapshot, error) {
 
 		snapshots[name] = Snapshot{
 			UID: string(node.UID), MachineID: node.Status.NodeInfo.MachineID, Cordoned: node.Spec.Unschedulable,
-			Marks: marks(&node), OS: node.Status.NodeInfo.OSImage, DataUntouched: untouched,
+			Marks: marks(&node), OS: node.Status.NodeInfo.OSImage, DataUntouched: untouched, Pods: pods.on(name),
 		}
 	}
 
@@ -152,9 +155,9 @@ func (r *Run) checkQuiet(world *World) error {
 		}
 
 		for _, request := range requests {
-			// The registry does not see which guest asks. A node that is not staging asks for no blob, so what was
+			// The registry does not see which guest asks. A node that is not staging asks for no content, so what was
 			// fetched while no other node was staging was fetched by this one.
-			if request.Blob() && request.End.After(record.ReadyAt.Time) && request.Start.Before(record.EndedAt.Time) &&
+			if r.content(request) && request.End.After(record.ReadyAt.Time) && request.Start.Before(record.EndedAt.Time) &&
 				!r.timeline.othersStaging(name, request.Start, request.End) {
 				errs = append(errs, fmt.Errorf("%w: %s was fetched after %s was drained, at %s",
 					ErrInvariant, request.Path, name, request.Start.Format(time.RFC3339)))
@@ -163,6 +166,14 @@ func (r *Run) checkQuiet(world *World) error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// content tells whether a request fetched a content of the scenario's image: images of pods come from the same registry,
+// and the controller reads the configs of images.
+func (r *Run) content(request registry.Request) bool {
+	return request.Blob() && slices.ContainsFunc(r.image.Contents, func(content osimage.Content) bool {
+		return strings.HasSuffix(request.Path, content.Digest)
+	})
 }
 
 // timeline is what was observed, in order.
@@ -176,7 +187,7 @@ type moment struct {
 
 func (t *timeline) add(world *World) {
 	*t = append(*t, moment{
-		at: world.At, staging: world.InPhase(v1alpha1.PhaseStaging), unavailable: world.Unavailable(),
+		at: world.At, staging: world.Staging, unavailable: world.Unavailable(),
 	})
 }
 

@@ -14,15 +14,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/test/lab"
 )
 
 const (
 	observeInterval = time.Second
-	// goneWait bounds the deletion of the HostPool at the end.
+	// goneWait bounds the deletion of the HostPool at the end, and calmWait the wait for machines that the scenario
+	// before has left in trouble.
 	goneWait = 2 * time.Minute
-
-	poolName = "scenario"
+	calmWait = 6 * time.Minute
+	// cleanWait is how long after the pool says that all is done the last labels may still be on the Nodes.
+	cleanWait = 20 * time.Second
 )
 
 // The ways in which a scenario fails.
@@ -31,26 +34,39 @@ var (
 	ErrOutcome = errors.New("the scenario ended otherwise")
 	// ErrInvariant means that something happened that never may.
 	ErrInvariant = errors.New("an invariant does not hold")
+	// ErrLeftOver means that the machines were not in order before it began.
+	ErrLeftOver = errors.New("the machines are not in order before the scenario begins")
 )
 
 // Run is a scenario that is being played.
 type Run struct {
 	Scenario Scenario
 	Lab      *lab.Lab
+	// Controller is the program of the controller, for scenarios that start it anew.
+	Controller string
 	// Log receives a line for each thing that changes.
 	Log func(format string, args ...any)
 
 	before   map[string]Snapshot
 	began    time.Time
+	ended    time.Time // when the pool first said that all is done, zero while it does not
+	last     *World
 	timeline timeline
+	witness  *witness
+	image    osimage.Config
 	resets   int
 	said     map[string]string
 }
 
 // Play plays the scenario to its end and checks everything. It may be called once.
-func (r *Run) Play(ctx context.Context) error {
+func (r *Run) Play(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Scenario.Limit)
 	defer cancel()
+
+	r.said = map[string]string{}
+
+	// The next scenario of these machines counts on it, so it is done after a failure, too.
+	defer func() { err = errors.Join(err, r.finish(context.WithoutCancel(ctx))) }()
 
 	if err := r.prepare(ctx); err != nil {
 		return err
@@ -61,46 +77,136 @@ func (r *Run) Play(ctx context.Context) error {
 		return err
 	}
 
-	return errors.Join(r.checkOutcome(world), r.checkInvariants(ctx, world), r.finish(ctx))
+	r.tellTimes(world)
+
+	return errors.Join(r.checkOutcome(world), r.checkInvariants(ctx, world), r.checkPods(ctx, world), r.check(world))
 }
 
-// prepare records how the nodes are, and asks for the update.
+func (r *Run) check(world *World) error {
+	if r.Scenario.Check == nil {
+		return nil
+	}
+
+	return r.Scenario.Check(r, world)
+}
+
+// prepare waits until the machines are in order, records how they are, and asks for the update.
 func (r *Run) prepare(ctx context.Context) error {
-	r.said = map[string]string{}
-	r.began = time.Now()
-
-	var err error
-	if r.before, err = r.snapshots(ctx); err != nil {
-		return err
-	}
-
-	for node, snapshot := range r.before {
-		if !strings.HasSuffix(snapshot.OS, " "+r.Scenario.From) {
-			return fmt.Errorf("%w: %s runs %q before it begins, want version %s", ErrOutcome, node, snapshot.OS, r.Scenario.From)
-		}
-	}
-
-	if r.resets, err = r.countResets(); err != nil {
-		return err
-	}
-
 	image, err := r.Lab.BuildImage(ctx, r.Scenario.To)
 	if err != nil {
 		return err
 	}
+
+	source, err := osimage.OpenLayout(ctx, image.Layout, image.Tag)
+	if err != nil {
+		return fmt.Errorf("opening OS %s: %w", r.Scenario.To, err)
+	}
+
+	r.image = source.Config()
 
 	reference, _, err := r.Lab.PushImage(ctx, image)
 	if err != nil {
 		return err
 	}
 
+	if err := r.calm(ctx); err != nil {
+		return err
+	}
+
+	r.began = time.Now()
+
+	if r.before, err = r.snapshots(ctx); err != nil {
+		return err
+	}
+
+	if r.resets, err = r.countResets(); err != nil {
+		return err
+	}
+
+	if r.witness, err = watchNodes(ctx, r.Lab.Cluster); err != nil {
+		return err
+	}
+
+	if r.Scenario.Before != nil {
+		if err := r.Scenario.Before(ctx, r); err != nil {
+			return err
+		}
+	}
+
+	return r.ask(ctx, reference)
+}
+
+// calm waits until the machines have power, are Ready and carry no marks, and their pods run.
+func (r *Run) calm(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, calmWait)
+	defer cancel()
+
+	for _, name := range r.Scenario.Machines {
+		machine, err := r.Lab.Machine(name)
+		if err != nil {
+			return err
+		}
+
+		if running, err := machine.Running(ctx); err == nil && !running {
+			r.Log("%s: is off; switching it on", name)
+
+			if err := machine.PowerOn(ctx); err != nil {
+				return err
+			}
+		}
+	}
+
+	for {
+		trouble, err := r.trouble(ctx)
+		if err == nil && trouble == "" {
+			return nil
+		}
+
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s: %w", ErrLeftOver, trouble, errors.Join(ctx.Err(), err))
+		case <-time.After(observeInterval):
+		}
+	}
+}
+
+// trouble says what keeps the scenario from beginning, "" for nothing.
+func (r *Run) trouble(ctx context.Context) (string, error) {
+	world, err := r.observe(ctx)
+	if err != nil {
+		return "", err
+	}
+
+	for _, name := range r.Scenario.Machines {
+		node := world.Nodes[name]
+		if node == nil {
+			return name + " has no Node", nil
+		}
+
+		if ready, why := lab.Ready(node); !ready {
+			return fmt.Sprintf("%s is not Ready (%s)", name, why), nil
+		}
+
+		if found := marks(node); node.Spec.Unschedulable || len(found) > 0 {
+			return fmt.Sprintf("%s is cordoned (%v) or marked (%v)", name, node.Spec.Unschedulable, found), nil
+		}
+	}
+
+	pods, err := r.pods(ctx)
+	if err != nil {
+		return "", err
+	}
+
+	return pods.notServing(r.Scenario.Machines), nil
+}
+
+// ask makes the HostPool.
+func (r *Run) ask(ctx context.Context, reference string) error {
 	pool := &v1alpha1.HostPool{
-		ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: poolName},
+		ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: r.Scenario.poolName()},
 		Spec: v1alpha1.HostPoolSpec{
-			HostSelector: metav1.LabelSelector{MatchLabels: map[string]string{lab.PoolLabel: lab.PoolValue}},
-			Release: v1alpha1.Release{
-				OS: v1alpha1.ImageSource{Image: reference, PullSecretName: lab.PullSecret},
-			},
+			HostSelector: r.Scenario.selector(),
+			Release:      v1alpha1.Release{OS: v1alpha1.ImageSource{Image: reference, PullSecretName: lab.PullSecret}},
 		},
 	}
 	if r.Lab.Management != r.Lab.Cluster {
@@ -115,7 +221,7 @@ func (r *Run) prepare(ctx context.Context) error {
 		return fmt.Errorf("making the HostPool: %w", err)
 	}
 
-	r.Log("asked for OS %s (%s)", r.Scenario.To, reference)
+	r.Log("asked for OS %s on %s (%s)", r.Scenario.To, strings.Join(r.Scenario.Machines, " and "), reference)
 
 	return nil
 }
@@ -126,37 +232,56 @@ func (r *Run) untilEnd(ctx context.Context) (*World, error) {
 
 	for {
 		world, err := r.observe(ctx)
-		if err != nil {
-			return nil, err
-		}
+		if err == nil {
+			r.last = world
+			r.Lab.Prioritize()
+			r.tell(world)
+			r.timeline.add(world)
 
-		r.Lab.Prioritize()
-		r.tell(world)
-		r.timeline.add(world)
-
-		if len(steps) > 0 && steps[0].When(world) {
-			r.Log("now: %s", steps[0].Name)
-
-			if err := steps[0].Do(ctx, r); err != nil {
-				return nil, fmt.Errorf("%s: %w", steps[0].Name, err)
+			steps, err = r.takeStep(ctx, steps, world)
+			if err != nil {
+				return nil, err
 			}
 
-			steps = steps[1:]
-		}
-
-		if len(steps) == 0 && r.ended(world) {
-			return world, nil
+			if len(steps) == 0 && r.atEnd(world) {
+				return world, nil
+			}
 		}
 
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: no end after %s; last seen: %s", ErrOutcome, r.Scenario.Limit, r.summary(world))
-		case <-time.After(observeInterval):
+			return nil, fmt.Errorf("%w: no end after %s; last seen: %s: %w",
+				ErrOutcome, r.Scenario.Limit, r.summary(), errors.Join(err, ctx.Err()))
+		case <-time.After(observeInterval): // also after a read that failed: the API servers are busy at times
 		}
 	}
 }
 
-// observe reads everything once. A read that fails because the API server is busy is tried again with the next.
+// takeStep takes the next step when its time has come, and returns those that are left.
+func (r *Run) takeStep(ctx context.Context, steps []Step, world *World) ([]Step, error) {
+	switch {
+	case len(steps) == 0:
+		return nil, nil
+	case steps[0].When(world):
+		r.Log("now: %s", steps[0].Name)
+
+		if steps[0].Do == nil {
+			return steps[1:], nil
+		}
+
+		if err := steps[0].Do(ctx, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", steps[0].Name, err)
+		}
+
+		return steps[1:], nil
+	case r.atEnd(world):
+		return nil, fmt.Errorf("%w: it ended before this could be done: %s; %s", ErrOutcome, steps[0].Name, r.summary())
+	default:
+		return steps, nil
+	}
+}
+
+// observe reads everything once.
 func (r *Run) observe(ctx context.Context) (*World, error) {
 	world := &World{At: time.Now(), Nodes: map[string]*corev1.Node{}, Updates: map[string]*v1alpha1.NodeUpdate{}}
 
@@ -165,37 +290,53 @@ func (r *Run) observe(ctx context.Context) (*World, error) {
 		updates v1alpha1.NodeUpdateList
 	)
 
-	key := client.ObjectKey{Namespace: lab.Namespace, Name: poolName}
+	key := client.ObjectKey{Namespace: lab.Namespace, Name: r.Scenario.poolName()}
 
-	err := errors.Join(
-		r.Lab.ManagementClient.Get(ctx, key, &world.Pool), r.Lab.Client.List(ctx, &nodes), r.Lab.Client.List(ctx, &updates))
+	err := errors.Join(client.IgnoreNotFound(r.Lab.ManagementClient.Get(ctx, key, &world.Pool)),
+		r.Lab.Client.List(ctx, &nodes), r.Lab.Client.List(ctx, &updates))
 	if err != nil {
 		return nil, fmt.Errorf("observing: %w", err)
 	}
 
 	for index := range nodes.Items {
-		world.Nodes[nodes.Items[index].Name] = &nodes.Items[index]
+		if node := &nodes.Items[index]; slices.Contains(r.Scenario.Machines, node.Name) {
+			world.Nodes[node.Name] = node
+		}
 	}
 
+	all := map[string]*v1alpha1.NodeUpdate{}
+
 	for index := range updates.Items {
-		world.Updates[updates.Items[index].Name] = &updates.Items[index]
+		update := &updates.Items[index]
+		all[update.Name] = update
+
+		if slices.Contains(r.Scenario.Machines, update.Name) {
+			world.Updates[update.Name] = update
+		}
 	}
+
+	world.Staging = inPhase(all, v1alpha1.PhaseStaging)
 
 	return world, nil
 }
 
-// ended tells whether nothing more will happen, whether or not it is what is wanted.
-func (r *Run) ended(world *World) bool {
-	if world.Pool.Status.ObservedGeneration != world.Pool.Generation {
+// atEnd tells whether nothing more will happen, whether or not it is what is wanted.
+func (r *Run) atEnd(world *World) bool {
+	done := world.Pool.Generation > 0 && world.Pool.Status.ObservedGeneration == world.Pool.Generation &&
+		len(world.Unavailable()) == 0 && !world.holds(v1alpha1.ConditionProgressing) &&
+		(world.holds(v1alpha1.ConditionReady) || world.holds(v1alpha1.ConditionHalted))
+	if !done {
+		r.ended = time.Time{}
+
 		return false
 	}
 
-	if len(world.Unavailable()) > 0 || world.condition(v1alpha1.ConditionProgressing) == string(metav1.ConditionTrue) {
-		return false
+	if r.ended.IsZero() {
+		r.ended = world.At
 	}
 
-	return world.condition(v1alpha1.ConditionReady) == string(metav1.ConditionTrue) ||
-		world.condition(v1alpha1.ConditionHalted) == string(metav1.ConditionTrue)
+	// The pool's status comes a moment before, or after, the last label is taken off.
+	return len(world.marked()) == 0 || world.At.Sub(r.ended) > cleanWait
 }
 
 // tell logs what has changed since it told last.
@@ -203,6 +344,10 @@ func (r *Run) tell(world *World) {
 	for name, update := range world.Updates {
 		status := update.Status
 		line := fmt.Sprintf("%s: %s (%s), slot %s, runs %s", name, status.Phase, status.Reason, status.Running.Name, status.Running.Version)
+
+		if status.Phase == v1alpha1.PhaseStaging {
+			line += fmt.Sprintf(", %d %%", world.Progress(name))
+		}
 
 		if oob := status.OutOfBand; oob != nil {
 			line += fmt.Sprintf(", BMC %s (%s), %d resets", oob.Phase, oob.Reason, oob.Resets)
@@ -225,10 +370,34 @@ func (r *Run) tell(world *World) {
 	}
 }
 
-func (r *Run) summary(world *World) string {
+// tellTimes logs how long each node was away, for docs/measurements.md.
+func (r *Run) tellTimes(world *World) {
+	for name, update := range world.Updates {
+		record := newestRecord(update, r.began)
+		if record == nil || record.ReadyAt == nil || record.EndedAt == nil {
+			continue
+		}
+
+		r.Log("%s: %s (%s) by rung %q: %s", name, record.Phase, record.Reason, record.Rung, record.Message)
+		r.Log("%s: drained %s after it was asked, answered %s later", name,
+			record.ReadyAt.Sub(record.StartedAt.Time), record.EndedAt.Sub(record.ReadyAt.Time))
+	}
+}
+
+// summary says what was seen last.
+func (r *Run) summary() string {
+	world := r.last
+	if world == nil {
+		return "nothing"
+	}
+
 	lines := make([]string, 0, len(r.said)+len(world.Pool.Status.Conditions))
 	for _, line := range r.said {
 		lines = append(lines, line)
+	}
+
+	for _, update := range world.Updates {
+		lines = append(lines, update.Name+" says: "+update.Status.Message)
 	}
 
 	for _, condition := range world.Pool.Status.Conditions {
@@ -240,95 +409,24 @@ func (r *Run) summary(world *World) string {
 	return strings.Join(lines, "; ")
 }
 
-// checkOutcome compares the end with what is wanted.
-func (r *Run) checkOutcome(world *World) error {
-	var errs []error
-
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: %s", ErrOutcome, fmt.Sprintf(format, args...)))
-	}
-
-	want := r.Scenario.Want
-	tried := 0
-
-	for name := range r.before {
-		record := newestRecord(world.Updates[name], r.began)
-		if record == nil {
-			if !want.Halted {
-				bad("%s was not tried", name)
-			}
-
-			continue
-		}
-
-		tried++
-
-		if record.Phase != want.Phase || record.Reason != want.Reason || record.Rung != want.Rung {
-			bad("%s ended %s (%s) by rung %q: %s; want %s (%s) by rung %q",
-				name, record.Phase, record.Reason, record.Rung, record.Message, want.Phase, want.Reason, want.Rung)
-		}
-	}
-
-	if want.Halted && tried != 1 {
-		bad("%d nodes were tried, want the rollout to halt after 1", tried)
-	}
-
-	if halted := world.condition(v1alpha1.ConditionHalted) == string(metav1.ConditionTrue); halted != want.Halted {
-		bad("halted is %v, want %v", halted, want.Halted)
-	}
-
-	resets, err := r.countResets()
-	if err == nil && resets-r.resets < want.MinResets {
-		bad("the BMC acted %d times, want %d at least", resets-r.resets, want.MinResets)
-	}
-
-	return errors.Join(append(errs, err)...)
-}
-
-// newestRecord is the newest attempt that ended since then, nil when there is none.
-func newestRecord(update *v1alpha1.NodeUpdate, since time.Time) *v1alpha1.AttemptRecord {
-	if update == nil || len(update.Status.History) == 0 {
-		return nil
-	}
-
-	record := &update.Status.History[0]
-	// The status has whole seconds.
-	if record.EndedAt == nil || record.EndedAt.Time.Before(since.Truncate(time.Second)) {
-		return nil
-	}
-
-	return record
-}
-
-func (r *Run) countResets() (int, error) {
-	total := 0
-
-	for name := range r.before {
-		machine, err := r.Lab.Machine(name)
-		if err != nil {
-			return 0, err
-		}
-
-		resets, err := r.Lab.BMC.Resets(machine.UUID())
-		if err != nil {
-			return 0, fmt.Errorf("counting the resets of %s: %w", name, err)
-		}
-
-		total += resets
-	}
-
-	return total, nil
-}
-
-// finish takes the HostPool away, so that the next scenario begins clean.
+// finish takes the HostPool away, and what Before and the steps have left, so that the next scenario begins clean.
 func (r *Run) finish(ctx context.Context) error {
-	pool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: poolName}}
-	if err := r.Lab.ManagementClient.Delete(ctx, pool); err != nil {
-		return fmt.Errorf("deleting the HostPool: %w", err)
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, goneWait)
 	defer cancel()
+
+	var err error
+	if r.Scenario.After != nil {
+		err = r.Scenario.After(ctx, r)
+	}
+
+	return errors.Join(err, r.deletePool(ctx))
+}
+
+func (r *Run) deletePool(ctx context.Context) error {
+	pool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: r.Scenario.poolName()}}
+	if err := r.Lab.ManagementClient.Delete(ctx, pool); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting the HostPool: %w", err)
+	}
 
 	for {
 		err := r.Lab.ManagementClient.Get(ctx, client.ObjectKeyFromObject(pool), pool)
@@ -338,7 +436,7 @@ func (r *Run) finish(ctx context.Context) error {
 
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the HostPool to go: %w", ctx.Err())
+			return fmt.Errorf("waiting for the HostPool to go: %w", errors.Join(ctx.Err(), err))
 		case <-time.After(observeInterval):
 		}
 	}

@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/test/lab/osbuild"
+)
+
+// A machine refuses what is not newer than what it runs, and a version that it has tried in vain is in its spare slot
+// still: so the versions of each machine rise from scenario to scenario.
+func TestEachMachineIsToldNewerVersionsOnly(t *testing.T) {
+	t.Parallel()
+
+	told := map[string]string{}
+
+	for _, scenario := range Scenarios() {
+		for _, machine := range scenario.Machines {
+			if !slices.Contains(Machines(), machine) {
+				t.Errorf("%s: the lab has no machine %s", scenario.Name, machine)
+			}
+
+			before := told[machine]
+			if before == "" {
+				before = FirstVersion
+			}
+
+			if !version.MustParseGeneric(before).LessThan(version.MustParseGeneric(scenario.To.Version)) {
+				t.Errorf("%s: %s is told %s after %s", scenario.Name, machine, scenario.To.Version, before)
+			}
+
+			told[machine] = scenario.To.Version
+		}
+	}
+}
+
+func TestEveryFaultIsTriedAndHaltsItsRollout(t *testing.T) {
+	t.Parallel()
+
+	tried := map[osbuild.Fault]int{}
+
+	for _, scenario := range Scenarios() {
+		tried[scenario.To.Fault]++
+
+		if bad := scenario.To.Fault != osbuild.None; scenario.Want.Halted != bad || (scenario.Want.Phase == v1alpha1.PhaseRolledBack) != bad {
+			t.Errorf("%s: fault %q, but it wants %+v", scenario.Name, scenario.To.Fault, scenario.Want)
+		}
+
+		if err := scenario.To.Validate(); err != nil {
+			t.Errorf("%s: %v", scenario.Name, err)
+		}
+	}
+
+	for _, fault := range osbuild.Faults() {
+		if tried[fault] != 1 {
+			t.Errorf("fault %q is tried %d times", fault, tried[fault])
+		}
+	}
+}
+
+func TestEachScenarioHasAPoolOfItsOwn(t *testing.T) {
+	t.Parallel()
+
+	names := map[string]bool{}
+
+	for _, scenario := range Scenarios() {
+		name := scenario.poolName()
+		if problems := validation.IsDNS1123Label(name); names[name] || len(problems) > 0 {
+			t.Errorf("%s: pool name %q is taken or wrong: %v", scenario.Name, name, problems)
+		}
+
+		names[name] = true
+
+		for index, step := range scenario.Steps {
+			if step.Name == "" || step.When == nil {
+				t.Errorf("%s: step %d has no name or no time", scenario.Name, index)
+			}
+		}
+
+		if scenario.Limit == 0 {
+			t.Errorf("%s has no limit", scenario.Name)
+		}
+	}
+}
+
+func TestScenariosOfDisjointMachinesDoNotWaitForOneAnother(t *testing.T) {
+	t.Parallel()
+
+	scenarios := []Scenario{
+		{Machines: []string{"a", "b"}}, {Machines: []string{"a"}}, {Machines: []string{"b"}}, {Machines: []string{"a"}},
+		{Machines: []string{"c"}}, {Machines: []string{"a", "b"}},
+	}
+
+	for index, want := range [][]int{nil, {0}, {0}, {1}, nil, {2, 3}} {
+		if got := Predecessors(scenarios, index); !slices.Equal(got, want) {
+			t.Errorf("before scenario %d come %v, want %v", index, got, want)
+		}
+	}
+}
+
+// The time of the whole is that of its longest track, so neither machine may get most of the work.
+func TestTheMachinesShareTheWork(t *testing.T) {
+	t.Parallel()
+
+	count := map[string]int{}
+
+	for _, scenario := range Scenarios() {
+		for _, machine := range scenario.Machines {
+			count[machine]++
+		}
+	}
+
+	if count[nodeOne] != count[nodeTwo] {
+		t.Errorf("scenarios of each machine: %v", count)
+	}
+}
+
+func TestPatienceIsForAllGatesButTheOneThatIsMeantToFail(t *testing.T) {
+	t.Parallel()
+
+	for _, scenario := range Scenarios() {
+		var spec v1alpha1.HostPoolSpec
+
+		scenario.Pool(&spec)
+
+		short := 0
+
+		for _, deadline := range []metav1.Duration{
+			spec.Health.APIServer, spec.Health.ContainerRuntime, spec.Health.Kubelet, spec.Health.NodeReady,
+		} {
+			if deadline.Duration < emulatedBoot {
+				short++
+			}
+		}
+
+		gated := scenario.Want.Rung == v1alpha1.RungBootGate
+		if (short == 1) != gated || short > 1 {
+			t.Errorf("%s: %d gates are impatient", scenario.Name, short)
+		}
+
+		if silent := spec.Reboot.SilentAfter.Duration < emulatedBoot; silent != (scenario.Want.MinResets > 0) {
+			t.Errorf("%s: the BMC is reached for after %s, but %d resets are wanted",
+				scenario.Name, spec.Reboot.SilentAfter.Duration, scenario.Want.MinResets)
+		}
+	}
+}
+
+func TestEveryOtherEndIsFound(t *testing.T) {
+	t.Parallel()
+
+	want := Want{
+		Phase: v1alpha1.PhaseRolledBack, Reason: v1alpha1.ReasonHealthGateFailed, Rung: v1alpha1.RungBootGate, Says: "kubelet",
+	}
+	good := v1alpha1.AttemptRecord{Phase: want.Phase, Reason: want.Reason, Rung: want.Rung, Message: "gate kubelet failed"}
+
+	if err := want.compare("n", &good); err != nil {
+		t.Errorf("the end that is wanted: %v", err)
+	}
+
+	for name, change := range map[string]func(*v1alpha1.AttemptRecord){
+		"phase":   func(r *v1alpha1.AttemptRecord) { r.Phase = v1alpha1.PhaseSucceeded },
+		"reason":  func(r *v1alpha1.AttemptRecord) { r.Reason = v1alpha1.ReasonGateInterrupted },
+		"rung":    func(r *v1alpha1.AttemptRecord) { r.Rung = v1alpha1.RungBMC },
+		"message": func(r *v1alpha1.AttemptRecord) { r.Message = "gate apiServer failed" },
+	} {
+		record := good
+		change(&record)
+
+		if err := want.compare("n", &record); !errors.Is(err, ErrOutcome) {
+			t.Errorf("another %s: %v", name, err)
+		}
+	}
+
+	for _, test := range []struct {
+		min, resets int
+		good        bool
+	}{{0, 0, true}, {0, 1, false}, {1, 0, false}, {1, 1, true}, {1, 2, true}} {
+		if err := (Want{MinResets: test.min}).compareResets(test.resets); (err == nil) != test.good {
+			t.Errorf("%d resets, wanted %d: %v", test.resets, test.min, err)
+		}
+	}
+}
+
+func TestAHaltedPoolHasPoisonedTheImageAndNoOtherHas(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct{ halted, poisoned, want, good bool }{
+		{true, true, true, true}, {false, false, false, true}, {true, false, true, false}, {false, true, false, false},
+		{true, true, false, false}, {false, false, true, false},
+	} {
+		world := poolWorld(v1alpha1.ConditionHalted, test.halted, "", "")
+		world.Pool.Status.Release = &v1alpha1.ResolvedRelease{Digest: "wanted"}
+		world.Pool.Status.Poisoned = []v1alpha1.PoisonedRelease{{Digest: "an earlier one"}}
+
+		if test.poisoned {
+			world.Pool.Status.Poisoned = append(world.Pool.Status.Poisoned, v1alpha1.PoisonedRelease{Digest: "wanted"})
+		}
+
+		if err := (Want{Halted: test.want}).comparePool(world); (err == nil) != test.good {
+			t.Errorf("%+v: %v", test, err)
+		}
+	}
+}
