@@ -79,8 +79,9 @@ func ConnectLibvirt(ctx context.Context, dir string) (*Libvirt, error) {
 
 // qemuConf is libvirt's qemu.conf for a libvirtd of our own. QEMU runs as root, for two reasons: the lab's files are
 // private, and where no udev has opened /dev/kvm to a group (mode 0600), libvirt probes QEMU with it, then finds that
-// the unprivileged user cannot open it, and probes again at every call, for seconds.
-const qemuConf = "user = \"root\"\ngroup = \"root\"\n"
+// the unprivileged user cannot open it, and probes again at every call, for seconds. It uses no control groups: in
+// libvirt's group all machines together would weigh as much as one session of anything else, whatever Prioritize says.
+const qemuConf = "user = \"root\"\ngroup = \"root\"\ncgroup_controllers = []\n"
 
 // start starts one of libvirt's programs. It sees qemuConf in the place of the host's, in a mount namespace of its
 // own, so that the host's file stays as it is.
@@ -172,7 +173,7 @@ func (l *Libvirt) virsh(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, virshWait)
 	defer cancel()
 
-	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", URI}, args...)...) //nolint:gosec // our own words
+	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", URI}, args...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 
 	var stdout, stderr bytes.Buffer
@@ -215,7 +216,7 @@ func (l *Libvirt) lock() (func(), error) {
 		return nil, fmt.Errorf("opening the lock of libvirtd: %w", err)
 	}
 
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil { //nolint:gosec // a descriptor fits an int
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking libvirtd: %w", err), file.Close())
 	}
 
