@@ -188,7 +188,6 @@ func newSSHCommand(shared *flags) *cobra.Command {
 			}
 
 			// Takes this process's place, so that the terminal and the exit code are ssh's.
-			//nolint:gosec // the user's own words
 			return fmt.Errorf("running ssh: %w", syscall.Exec(program, append(append([]string{"ssh"}, words...), args[1:]...), os.Environ()))
 		},
 	}
@@ -218,11 +217,11 @@ func newConsoleCommand(shared *flags) *cobra.Command {
 }
 
 func follow(ctx context.Context, path string, out io.Writer) error {
-	file, err := os.Open(path) //nolint:gosec // of the lab
+	file, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("opening the console: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 
 	for {
 		if _, err := io.Copy(out, file); err != nil {

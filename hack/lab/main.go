@@ -57,7 +57,7 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&shared.id, "id", "default", "which lab, when there are several on this machine")
 	root.AddCommand(
-		newUpCommand(&shared), newDownCommand(&shared), newStatusCommand(&shared), newSSHCommand(&shared),
+		newUpCommand(&shared), newDemoCommand(&shared), newDownCommand(&shared), newStatusCommand(&shared), newSSHCommand(&shared),
 		newConsoleCommand(&shared), newPowerCommand(&shared), newToolsCommand(),
 	)
 
@@ -74,6 +74,6 @@ func reporter(out io.Writer) tools.Report {
 		mu.Lock()
 		defer mu.Unlock()
 
-		fmt.Fprintf(out, "[%6.1fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...)) //nolint:errcheck // a terminal
+		fmt.Fprintf(out, "[%6.1fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
 }

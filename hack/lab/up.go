@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"time"
 
@@ -78,7 +77,7 @@ func runUp(cmd *cobra.Command, shared *flags, up upFlags) error {
 	}
 
 	if err := addMachines(ctx, running, up.nodes, report); err != nil {
-		return errors.Join(err, fmt.Errorf("the lab is left as it is, for a look; `go run ./hack/lab down` takes it away")) //nolint:err113 // a hint
+		return fmt.Errorf("%w\nthe lab is left as it is, for a look; `go run ./hack/lab down` takes it away", err)
 	}
 
 	return printStatus(ctx, cmd.OutOrStdout(), running)
