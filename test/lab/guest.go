@@ -176,7 +176,7 @@ func (l *Lab) installedAgent(ctx context.Context) ([]machine.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a directory for the agent: %w", err)
 	}
-	defer os.RemoveAll(root) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(root)
 
 	if _, err := (install.Installer{Root: root}).Install(ctx, bytes.NewReader(program)); err != nil {
 		return nil, fmt.Errorf("installing the agent: %w", err)

@@ -72,7 +72,7 @@ func (l *Lab) pack(ctx context.Context, cache string, built osbuild.Image) (Imag
 	if err != nil {
 		return Image{}, fmt.Errorf("making a folder for the image: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // gone already when all went well
+	defer os.RemoveAll(work)
 
 	files := map[osimage.Role]string{}
 	for _, role := range []osimage.Role{

@@ -315,7 +315,7 @@ func (l *Lab) installInto(ctx context.Context, cluster *controlplane.Cluster, me
 }
 
 func (l *Lab) metal3Folder(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(l.root, "hack", "metal3-crds.sh")) //nolint:gosec // of this repository
+	cmd := exec.CommandContext(ctx, filepath.Join(l.root, "hack", "metal3-crds.sh"))
 
 	var problem strings.Builder
 

@@ -50,7 +50,7 @@ func (l *Lab) buildPodProgram(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a folder for the pods' program: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(work)
 
 	out := filepath.Join(work, "pause")
 	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", out, "./test/lab/pause")

@@ -25,7 +25,7 @@ var ErrKubectl = errors.New("kubectl failed")
 // Kubectl runs kubectl as the administrator, with input on its standard input, and returns what it printed.
 func (c *Cluster) Kubectl(ctx context.Context, input []byte, args ...string) (string, error) {
 	args = append([]string{"--kubeconfig=" + c.KubeconfigFile()}, args...)
-	cmd := exec.CommandContext(ctx, c.Program("kubectl"), args...) //nolint:gosec // the lab's own program
+	cmd := exec.CommandContext(ctx, c.Program("kubectl"), args...)
 	cmd.Stdin = bytes.NewReader(input)
 
 	var stdout, stderr bytes.Buffer

@@ -69,7 +69,7 @@ func (c *Cluster) Writes(since time.Time, match func(Write) bool) ([]Write, erro
 	if err != nil {
 		return nil, fmt.Errorf("opening the audit log: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 
 	var writes []Write
 

@@ -138,10 +138,10 @@ func (m component) probe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("asking %s for its health: %w", m.name, err)
 	}
-	defer response.Body.Close() //nolint:errcheck // nothing more is read
+	defer response.Body.Close()
 
 	if response.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) //nolint:errcheck // only for the message
+		body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 
 		return fmt.Errorf("%s answers %s: %s: %w", m.name, response.Status, body, ErrUnhealthy)
 	}

@@ -46,7 +46,7 @@ func probeCode() []byte {
 // Detect tells which acceleration works here. It runs a guest: on some machines /dev/kvm opens, and guests stop at once.
 func Detect(ctx context.Context) (Acceleration, error) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
-		return Emulation, nil
+		return Emulation, nil //nolint:nilerr // without the device there is no acceleration, which is an answer
 	}
 
 	works, err := Probe(ctx, KVM)
@@ -63,7 +63,7 @@ func Probe(ctx context.Context, acceleration Acceleration) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("making a directory for the probe: %w", err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 
 	disk := filepath.Join(dir, "boot.img")
 	if err := os.WriteFile(disk, probeCode(), fileMode); err != nil {
@@ -75,13 +75,11 @@ func Probe(ctx context.Context, acceleration Acceleration) (bool, error) {
 
 	accelerator := map[Acceleration]string{KVM: "kvm", Emulation: "tcg"}[acceleration]
 
-	//nolint:gosec // arguments of our own
 	err = exec.CommandContext(ctx, qemuProgram, "-accel", accelerator, "-cpu", "max", "-machine", "pc", "-m", "64",
 		"-nodefaults", "-display", "none", "-no-reboot", "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
 		"-drive", "file="+disk+",format=raw,if=ide").Run()
 
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode() == probeExit, nil // a guest that hangs is killed at the deadline: exit code -1
 	}
 

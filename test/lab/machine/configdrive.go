@@ -45,7 +45,7 @@ func writeConfigDrive(target string, files []File) error {
 	if err != nil {
 		return fmt.Errorf("making a directory for the config drive: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // gone already when all went well
+	defer os.RemoveAll(work)
 
 	archive := filepath.Join(work, configTar)
 	if err := writeTar(archive, files); err != nil {
@@ -61,7 +61,7 @@ func writeConfigDrive(target string, files []File) error {
 	if err != nil {
 		return fmt.Errorf("making the config drive: %w", err)
 	}
-	defer storage.Close() //nolint:errcheck // closed below when all went well
+	defer storage.Close()
 
 	drive, err := iso9660.Create(storage, 0, 0, isoBlock, work)
 	if err != nil {
@@ -80,7 +80,7 @@ func writeConfigDrive(target string, files []File) error {
 }
 
 func writeTar(target string, files []File) error {
-	out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode) //nolint:gosec // a path of the lab's own
+	out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
 	if err != nil {
 		return fmt.Errorf("making the archive: %w", err)
 	}

@@ -74,7 +74,7 @@ func read(t *testing.T, drive string) (string, map[string]*tar.Header) {
 		t.Fatal(err)
 	}
 
-	defer storage.Close() //nolint:errcheck // read only
+	defer storage.Close()
 
 	iso, err := iso9660.Read(storage, 0, 0, isoBlock)
 	if err != nil {

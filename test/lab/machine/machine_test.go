@@ -131,7 +131,7 @@ func flipByte(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 
-	defer file.Close() //nolint:errcheck // a test's file
+	defer file.Close()
 
 	const somewhere = 12345
 

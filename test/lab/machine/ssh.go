@@ -78,7 +78,7 @@ func (m *Machine) SSH(ctx context.Context, command string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer client.Close() //nolint:errcheck // nothing is lost
+	defer client.Close()
 
 	// A session has no context: closing the connection ends it.
 	stop := context.AfterFunc(ctx, func() { _ = client.Close() })
@@ -88,7 +88,7 @@ func (m *Machine) SSH(ctx context.Context, command string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("opening a session on %s: %w", m.state.Name, err)
 	}
-	defer session.Close() //nolint:errcheck // ends with the command
+	defer session.Close()
 
 	var stdout, stderr bytes.Buffer
 

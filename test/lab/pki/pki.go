@@ -33,6 +33,8 @@ const (
 	serialBits = 127
 )
 
+var errCannotSign = errors.New("the key cannot sign")
+
 // Authority signs certificates.
 type Authority struct {
 	Certificate *x509.Certificate
@@ -90,7 +92,7 @@ func LoadOrCreate(dir, name string) (*Authority, error) {
 
 // Load reads an authority that LoadOrCreate wrote.
 func Load(dir, name string) (*Authority, error) {
-	keyPEM, err := os.ReadFile(filepath.Join(dir, name+".key")) //nolint:gosec // a file of the lab's own
+	keyPEM, err := os.ReadFile(filepath.Join(dir, name+".key"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the key of %s: %w", name, err)
 	}
@@ -107,7 +109,7 @@ func Load(dir, name string) (*Authority, error) {
 
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("reading the key of %s: a %T cannot sign", name, key)
+		return nil, fmt.Errorf("reading the key of %s: %w: it is a %T", name, errCannotSign, key)
 	}
 
 	return &Authority{Certificate: certificates[0], key: signer}, nil

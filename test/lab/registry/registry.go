@@ -235,7 +235,7 @@ func (r *Registry) configure(ca *pki.Authority) error {
 		return fmt.Errorf("encoding the configuration: %w", err)
 	}
 
-	saved, err := json.Marshal(r.state)
+	saved, err := json.Marshal(r.state) //nolint:gosec // the made-up password is kept so that later commands can use it
 	if err != nil {
 		return fmt.Errorf("encoding the registry's state: %w", err)
 	}
@@ -316,7 +316,7 @@ func (r *Registry) probe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("asking the registry: %w", err)
 	}
-	defer response.Body.Close() //nolint:errcheck // nothing is read
+	defer response.Body.Close()
 
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("the registry answers %s: %w", response.Status, ErrNotReady)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ type Request struct {
 
 // Blob tells whether the request fetched content: a GET of a blob that was answered with bytes.
 func (r Request) Blob() bool {
-	return r.Method == "GET" && strings.Contains(r.Path, "/blobs/") && r.Bytes > 0 && r.Status < 300
+	return r.Method == http.MethodGet && strings.Contains(r.Path, "/blobs/") && r.Bytes > 0 && r.Status < 300
 }
 
 // requestLine is the part of docker-registry's JSON log that is used here. A request is one line, written at its end.
@@ -53,7 +54,7 @@ func (r *Registry) Requests(since time.Time) ([]Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the registry's log: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 
 	var requests []Request
 

@@ -34,7 +34,6 @@ func MissingPackages(ctx context.Context, names []string) []string {
 	var missing []string
 
 	for _, name := range names {
-		//nolint:gosec // names of the lab's own list
 		status, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f=${db:Status-Status}", name).Output()
 		if err != nil || string(status) != "installed" {
 			missing = append(missing, name)
@@ -59,7 +58,7 @@ func EnsurePackages(ctx context.Context, names []string, report Report) error {
 	report("installing Debian packages: %s", strings.Join(missing, " "))
 
 	for _, args := range [][]string{{"update"}, install} {
-		cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq"}, args...)...) //nolint:gosec // as above
+		cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq"}, args...)...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 
 		if output, err := cmd.CombinedOutput(); err != nil {

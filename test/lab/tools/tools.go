@@ -175,7 +175,7 @@ func (s Set) build(ctx context.Context, root, dir string, report Report) error {
 	if err != nil {
 		return fmt.Errorf("making a build directory: %w", err)
 	}
-	defer os.RemoveAll(temporary) //nolint:errcheck // gone already when all went well
+	defer os.RemoveAll(temporary)
 
 	report("building %s from %s (about %d minutes from an empty build cache)", s.name, s.module, s.minutes)
 	started := time.Now()
@@ -213,7 +213,7 @@ func (s step) run(ctx context.Context, module, out string, alive func(what strin
 	}
 
 	args := append([]string{"build", "-ldflags", s.ldflags, "-o", target}, s.packages...)
-	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the arguments are constants of this package
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = module
 	// The flags of the Makefile: one build cache serves the product, its tests and the lab.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
@@ -267,7 +267,7 @@ func lock(ctx context.Context, path string, waiting func()) (func(), error) {
 		return nil, fmt.Errorf("making the lock's directory: %w", err)
 	}
 
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, fileMode) //nolint:gosec // a path of the lab's own
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, fileMode)
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock: %w", err)
 	}
@@ -275,7 +275,7 @@ func lock(ctx context.Context, path string, waiting func()) (func(), error) {
 	said := time.Time{}
 
 	for {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) //nolint:gosec // a descriptor fits an int
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() { _ = file.Close() }, nil
 		}
@@ -309,7 +309,7 @@ func RepositoryRoot() (string, error) {
 	}
 
 	for ; ; dir = filepath.Dir(dir) {
-		data, err := os.ReadFile(filepath.Join(dir, "go.mod")) //nolint:gosec // only read for one line
+		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
 		if err == nil && strings.HasPrefix(string(data), "module github.com/stayput-dev/stayput\n") {
 			return dir, nil
 		}
