@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -103,10 +102,10 @@ func prepare(t *testing.T, server *apiserver.Server) {
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: ptr.To(true),
+			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: new(true),
 		}}},
 		Spec: corev1.PodSpec{
-			NodeName: "n1", TerminationGracePeriodSeconds: ptr.To[int64](0),
+			NodeName: "n1", TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{Name: "c", Image: "i"}},
 		},
 	}

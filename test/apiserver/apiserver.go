@@ -128,7 +128,7 @@ func binaries() (string, error) {
 		}
 		assets = filepath.Join(cache, "stayput-lab", "kubernetes-"+kubernetesVersion)
 	}
-	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
+	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil { //nolint:gosec // the folder is the user's own choice
 		return "", fmt.Errorf("%w (looked in %s on %s)", errMissingBinary, assets, runtime.GOARCH)
 	}
 

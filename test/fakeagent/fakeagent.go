@@ -148,21 +148,21 @@ func (f *Fleet) answer(ctx context.Context, node *corev1.Node, update *v1alpha1.
 // check notes what the orchestrator promised and did not keep.
 func (f *Fleet) check(ctx context.Context, node *corev1.Node, view protocol.View) {
 	if !view.Cordoned {
-		f.note("node %s was told to go and is not cordoned", node.Name)
+		f.notef("node %s was told to go and is not cordoned", node.Name)
 	}
 	var pods corev1.PodList
 	if err := f.Client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node.Name}); err != nil {
-		f.note("listing the pods of node %s: %v", node.Name, err)
+		f.notef("listing the pods of node %s: %v", node.Name, err)
 	}
 	for i := range pods.Items {
 		owner := metav1.GetControllerOf(&pods.Items[i])
 		if owner == nil || owner.Kind != "DaemonSet" {
-			f.note("node %s was told to go and still has pod %s", node.Name, pods.Items[i].Name)
+			f.notef("node %s was told to go and still has pod %s", node.Name, pods.Items[i].Name)
 		}
 	}
 }
 
-func (f *Fleet) note(format string, args ...any) {
+func (f *Fleet) notef(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.violations = append(f.violations, fmt.Sprintf(format, args...))
