@@ -80,6 +80,8 @@ type Engine struct {
 	statusRetry    time.Time
 	rungs          []v1alpha1.RungStatus
 	rungsAt        time.Time
+	// rungsFor is the attempt whose image was staged when the rungs were looked at, "" for none.
+	rungsFor string
 
 	last  step
 	since time.Time
@@ -369,11 +371,22 @@ func (e *Engine) show(ctx context.Context, now world, next step) {
 // rungsEvery is how often the rungs of the ladder are looked at.
 const rungsEvery = 10 * time.Minute
 
-// ladder looks at the rungs now and then: it asks systemd, which is slow.
+// ladder looks at the rungs now and then, since it asks systemd, which is slow, and when another image is staged, which
+// brings its own command line.
 func (e *Engine) ladder(ctx context.Context, now world) []v1alpha1.RungStatus {
-	if e.rungs == nil || now.now.Sub(e.rungsAt) >= rungsEvery {
-		e.rungs, e.rungsAt = e.Machine.Rungs(ctx), now.now
+	staged := ""
+	if now.staging.staged {
+		staged = now.staging.attempt
 	}
+
+	if e.rungs != nil && now.now.Sub(e.rungsAt) < rungsEvery && staged == e.rungsFor {
+		return e.rungs
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, observeDeadline)
+	defer cancel()
+
+	e.rungs, e.rungsAt, e.rungsFor = e.Machine.Rungs(ctx), now.now, staged
 
 	return e.rungs
 }

@@ -116,6 +116,39 @@ func TestAnIdleAgentWritesNothing(t *testing.T) {
 	}
 }
 
+// looking counts how often the rungs are looked at.
+type looking struct {
+	*agenttest.Machine
+
+	looks int
+}
+
+func (l *looking) Rungs(ctx context.Context) []v1alpha1.RungStatus {
+	l.looks++
+
+	return l.Machine.Rungs(ctx)
+}
+
+func TestAnotherStagedImageIsALookAtTheRungs(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	machine := &looking{Machine: b.machine}
+	b.options.Machine = machine
+	b.restart()
+
+	for want, attempt := range []string{"a1", "a2"} {
+		b.cluster.Ask(attempt, newVersion)
+		b.pass()
+		b.pass()
+		b.wantPhase(v1alpha1.PhaseStaged, v1alpha1.ReasonWaitingForReady)
+
+		if machine.looks != want+1 {
+			t.Errorf("%d looks at the rungs when attempt %s is staged, want %d", machine.looks, attempt, want+1)
+		}
+	}
+}
+
 func TestReadyForAnotherAttemptIsNotOurs(t *testing.T) {
 	t.Parallel()
 

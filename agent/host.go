@@ -18,7 +18,7 @@ import (
 // Host is the Machine that this runs on.
 type Host struct {
 	stateDir  string
-	scheme    slots.Scheme
+	files     BootFiles
 	system    boot.System
 	variables boot.Variables
 	manager   boot.Manager
@@ -28,10 +28,18 @@ type Host struct {
 
 var _ Machine = (*Host)(nil)
 
+// BootFiles is what the ladder asks the boot partition; a slot scheme that keeps boot entries there is one.
+type BootFiles interface {
+	// StagedCommandLine is the kernel command line of the image that is staged or armed, "" when there is none.
+	StagedCommandLine(ctx context.Context) (boot.CommandLine, error)
+	// CheckBootPartition tells why the boot partition cannot be written, nil when it can.
+	CheckBootPartition(ctx context.Context) error
+}
+
 // NewHost makes the Machine of this node. It touches nothing.
-func NewHost(stateDir string, scheme slots.Scheme) *Host {
+func NewHost(stateDir string, files BootFiles) *Host {
 	return &Host{
-		stateDir: stateDir, scheme: scheme, variables: boot.NewVariables(""), manager: boot.Systemd{}, rebooter: boot.Logind{},
+		stateDir: stateDir, files: files, variables: boot.NewVariables(""), manager: boot.Systemd{}, rebooter: boot.Logind{},
 	}
 }
 
@@ -85,7 +93,13 @@ func (h *Host) EnsureWatchdog(ctx context.Context) error {
 
 // Rungs implements Machine.
 func (h *Host) Rungs(ctx context.Context) []v1alpha1.RungStatus {
-	return boot.Ladder(ctx, boot.LadderInput{System: h.system, Variables: h.variables, Manager: h.manager})
+	in := boot.LadderInput{System: h.system, Variables: h.variables, Manager: h.manager}
+
+	if in.BootPartition = h.files.CheckBootPartition(ctx); in.BootPartition == nil {
+		in.StagedCommandLine, in.StagedUnread = h.files.StagedCommandLine(ctx)
+	}
+
+	return boot.Ladder(ctx, in)
 }
 
 // Excerpt implements Machine.

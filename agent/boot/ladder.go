@@ -31,6 +31,8 @@ type LadderInput struct {
 	Manager   Manager
 	// StagedCommandLine is the .cmdline of the UKI in the spare slot, "" while nothing is staged.
 	StagedCommandLine CommandLine
+	// StagedUnread is why that command line cannot be read, nil when it can or nothing is staged.
+	StagedUnread error
 	// BootPartition is why the boot partition cannot be written, nil when it can.
 	BootPartition error
 }
@@ -91,6 +93,10 @@ func (in LadderInput) bootTries() []string {
 	} else if !panicReboots(running) {
 		missing = append(missing, "the running kernel's command line has no panic=<seconds>, so a kernel panic hangs; "+
 			"add panic=5 to the image's command line")
+	}
+
+	if in.StagedUnread != nil {
+		missing = append(missing, fmt.Sprintf("the staged image's command line is not known: %v", in.StagedUnread))
 	}
 
 	if in.StagedCommandLine != "" && !panicReboots(in.StagedCommandLine) {

@@ -76,6 +76,9 @@ func TestLadder(t *testing.T) {
 		"new kernel hangs on panic": {func(_ *testing.T, _ string, in *boot.LadderInput, _ *manager) {
 			in.StagedCommandLine = "oops=panic"
 		}, map[v1alpha1.Rung]string{v1alpha1.RungBootTries: "staged image"}},
+		"new kernel unknown": {func(_ *testing.T, _ string, in *boot.LadderInput, _ *manager) {
+			in.StagedCommandLine, in.StagedUnread = "", errReadOnly
+		}, map[v1alpha1.Rung]string{v1alpha1.RungBootTries: "staged image's command line is not known"}},
 		"no systemd-boot": {func(_ *testing.T, root string, in *boot.LadderInput, _ *manager) {
 			in.Variables = boot.NewVariables(root + "/other")
 		}, map[v1alpha1.Rung]string{v1alpha1.RungBootTries: "systemd-boot"}},
