@@ -39,23 +39,28 @@ func openFolder(dir string, done func() error) (BootFiles, error) {
 	return &folder{root: root, path: dir, done: done}, nil
 }
 
-// mountBoot mounts a FAT file system privately, so that nobody but root reads it, until it is closed.
+// mountBoot mounts a FAT file system on a new directory below dir, so that nobody but root reads it, until it is closed.
 func mountBoot(node, dir string) (BootFiles, error) {
 	if err := os.MkdirAll(dir, bootDirMode); err != nil {
 		return nil, fmt.Errorf("mounting the boot partition: %w", err)
 	}
 
-	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW
-	if err := unix.Mount(node, dir, "vfat", flags, "umask=0077"); err != nil {
-		return nil, fmt.Errorf("mounting the boot partition %s on %s: %w", node, dir, err)
+	point, err := os.MkdirTemp(dir, "esp-")
+	if err != nil {
+		return nil, fmt.Errorf("mounting the boot partition: %w", err)
 	}
 
-	return openFolder(dir, func() error {
-		if err := unix.Unmount(dir, 0); err != nil {
-			return fmt.Errorf("unmounting the boot partition from %s: %w", dir, err)
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW
+	if err := unix.Mount(node, point, "vfat", flags, "umask=0077"); err != nil {
+		return nil, errors.Join(fmt.Errorf("mounting the boot partition %s on %s: %w", node, point, err), os.Remove(point))
+	}
+
+	return openFolder(point, func() error {
+		if err := unix.Unmount(point, 0); err != nil {
+			return fmt.Errorf("unmounting the boot partition from %s: %w", point, err)
 		}
 
-		return nil
+		return os.Remove(point)
 	})
 }
 

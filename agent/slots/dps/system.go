@@ -25,15 +25,15 @@ const sysfsSector = 512
 type System struct {
 	// root is prepended to every path; "" is the real system.
 	root string
-	// bootMount is where the boot partition is mounted when nobody else has done so.
-	bootMount string
+	// bootMounts is the directory below which the boot partition is mounted when nobody else has done so.
+	bootMounts string
 }
 
 var _ Host = System{}
 
 // NewSystem returns the Host of this machine. The root is prepended to every path; "" is the real system.
 func NewSystem(root string) System {
-	return System{root: root, bootMount: filepath.Join(root, "/run/stayput/esp")}
+	return System{root: root, bootMounts: filepath.Join(root, "/run/stayput")}
 }
 
 // mount is a line of /proc/self/mountinfo (proc(5)).
@@ -245,7 +245,8 @@ func (s System) OpenPartition(ctx context.Context, number int, write bool) (Medi
 	return openPartition(filepath.Join(s.root, node), write)
 }
 
-// OpenBoot returns the boot partition where it is mounted, or mounts it for itself until it is closed.
+// OpenBoot returns the boot partition where others have mounted it, or mounts it for this caller alone until it is closed.
+// A mount of ours is never shared: the one who made it takes it away, in this process or in another.
 func (s System) OpenBoot(ctx context.Context, number int) (BootFiles, error) {
 	partition, err := s.partition(ctx, number)
 	if err != nil {
@@ -262,7 +263,9 @@ func (s System) OpenBoot(ctx context.Context, number int) (BootFiles, error) {
 		return nil, err
 	}
 
-	usable := slices.IndexFunc(mounts, func(m mount) bool { return m.device == device && m.kind == "vfat" && !m.readOnly })
+	usable := slices.IndexFunc(mounts, func(m mount) bool {
+		return m.device == device && m.kind == "vfat" && !m.readOnly && filepath.Dir(filepath.Join(s.root, m.point)) != s.bootMounts
+	})
 	if usable >= 0 {
 		return OpenFolder(filepath.Join(s.root, mounts[usable].point))
 	}
@@ -272,7 +275,7 @@ func (s System) OpenBoot(ctx context.Context, number int) (BootFiles, error) {
 		return nil, err
 	}
 
-	return mountBoot(filepath.Join(s.root, node), s.bootMount)
+	return mountBoot(filepath.Join(s.root, node), s.bootMounts)
 }
 
 // partition is the directory in sysfs of a partition of the running disk.

@@ -253,6 +253,22 @@ func TestOpenBootWhereItIsMounted(t *testing.T) {
 	}
 }
 
+func TestOpenBootSharesNoMountOfOurs(t *testing.T) {
+	t.Parallel()
+
+	root := sysfs(t)
+	write(t, root, "run/stayput/esp-1/EFI/Linux/x.efi", "mounted by another pass")
+	write(t, root, "proc/self/mountinfo", "1 1 254:0 / /usr ro - erofs /dev/mapper/usr ro\n"+
+		"3 1 259:1 / /run/stayput/esp-1 rw - vfat /dev/nvme0n1p1 rw\n")
+
+	// There is no such device here, so that a mount of its own can only fail.
+	if files, err := dps.NewSystem(root).OpenBoot(t.Context(), 1); err == nil {
+		_ = files.Close()
+
+		t.Error("OpenBoot() gave out the mount of another pass, which goes away under it")
+	}
+}
+
 func TestFolder(t *testing.T) {
 	t.Parallel()
 
