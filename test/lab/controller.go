@@ -53,7 +53,8 @@ func (l *Lab) StartController(ctx context.Context, program string) (*process.Pro
 	}
 
 	return process.Start(l.path(controllerDir), process.Spec{
-		Name: controllerName, Path: program, Args: []string{
+		Priority: process.Serving,
+		Name:     controllerName, Path: program, Args: []string{
 			"--kubeconfig=" + file, "--metrics-bind-address=0", "--health-probe-bind-address=0",
 			"--leader-election-namespace=" + controllerNamespace,
 		},

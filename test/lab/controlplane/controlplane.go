@@ -140,7 +140,8 @@ func (c *Cluster) startAll(ctx context.Context) error {
 		started := time.Now()
 
 		child, err := process.Start(c.dir, process.Spec{
-			Name: component.name, Path: filepath.Join(c.programs, component.name), Args: component.args,
+			Priority: process.Serving,
+			Name:     component.name, Path: filepath.Join(c.programs, component.name), Args: component.args,
 		})
 		if err != nil {
 			return err

@@ -12,11 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
 	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/stayput-dev/stayput/test/lab/process"
 )
 
 const (
@@ -32,10 +35,10 @@ const (
 	// emulatedCPUs: emulated processors that wait for each other burn the host's when it has few, and a lab has two
 	// machines on as little as two processors.
 	emulatedCPUs = 1
-	dataDiskSize     = 16 << 20
+	dataDiskSize = 16 << 20
 
-	// priority is the nice value of a machine's session.
-	priority = "-10"
+	// priority is the nice value of a machine's session. What serves the machines goes before them.
+	priority = -10
 )
 
 // Spec says what machine to make.
@@ -285,7 +288,9 @@ func (m *Machine) Prioritize() {
 		return // it is off
 	}
 
-	_ = os.WriteFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "autogroup"), []byte(priority), 0) //nolint:gosec // libvirt's PID
+	if number, err := strconv.Atoi(strings.TrimSpace(string(pid))); err == nil {
+		process.Prioritize(number, priority)
+	}
 }
 
 // PowerCut takes the power away at once, as pulling the plug does. It is an error when the machine is off.
@@ -393,7 +398,6 @@ func (m *Machine) file(name string) string { return filepath.Join(m.dir, name) }
 
 // copyFile copies a file, keeping its holes, and sharing its blocks where the file system can.
 func copyFile(ctx context.Context, from, to string) error {
-
 	output, err := exec.CommandContext(ctx, "cp", "--reflink=auto", "--sparse=always", from, to).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("copying %s: %w: %s", from, err, output)

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,10 @@ const (
 	logSuffix = ".log"
 )
 
+// Serving is the priority of what the machines of a lab wait for. It goes before them: an API server that gets no processor
+// loses its leases.
+const Serving = -15
+
 // ErrGone means that the process is not running: it ended, or the machine was started anew since.
 var ErrGone = errors.New("process is not running")
 
@@ -43,6 +48,8 @@ type Spec struct {
 	Env []string
 	// WorkDir is its working directory; "" means the directory of the pid file.
 	WorkDir string
+	// Priority is the nice value of the process's session; see Prioritize.
+	Priority int
 }
 
 // Process is a process that was started here, by this command or an earlier one.
@@ -72,10 +79,10 @@ func Start(dir string, spec Spec) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the log of %s: %w", spec.Name, err)
 	}
-	defer log.Close() //nolint:errcheck // the child has its own descriptor
+	defer log.Close()
 
 	// No CommandContext: the process is meant to live longer than the call.
-	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx,gosec // see above; the lab runs what it is told to
+	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx // see above
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), spec.Env...)
 	cmd.Dir = spec.WorkDir
@@ -87,6 +94,10 @@ func Start(dir string, spec Spec) (*Process, error) {
 
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+
+	if spec.Priority != 0 {
+		Prioritize(cmd.Process.Pid, spec.Priority)
 	}
 
 	process := &Process{dir: dir, exited: make(chan struct{})}
@@ -104,6 +115,12 @@ func Start(dir string, spec Spec) (*Process, error) {
 	}
 
 	return process, nil
+}
+
+// Prioritize gives the session of a process a nice value, from -20 to 19, which the kernel weighs against other sessions
+// (autogroup, sched(7)). A kernel without autogroup needs none.
+func Prioritize(pid, nice int) {
+	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "autogroup"), []byte(strconv.Itoa(nice)), 0) //nolint:gosec // a PID
 }
 
 func (p *Process) identify(spec Spec, pid int) error {
@@ -133,7 +150,7 @@ func (p *Process) identify(spec Spec, pid int) error {
 
 // Open finds a process that was started earlier. The error wraps ErrGone when there is no pid file.
 func Open(dir, name string) (*Process, error) {
-	data, err := os.ReadFile(filepath.Join(dir, name+pidSuffix)) //nolint:gosec // a file of the lab's own
+	data, err := os.ReadFile(filepath.Join(dir, name+pidSuffix))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s: no pid file: %w", name, ErrGone)
 	}
@@ -275,11 +292,11 @@ func (p *Process) Tail(lines int) string {
 func (p *Process) pidFile() string { return filepath.Join(p.dir, p.record.Name+pidSuffix) }
 
 func readEnd(path string, limit int64) ([]byte, error) {
-	file, err := os.Open(path) //nolint:gosec // a log of the lab's own
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the log: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 
 	info, err := file.Stat()
 	if err != nil {
@@ -314,7 +331,7 @@ func readStat(pid int) (procStat, error) {
 		return procStat{}, fmt.Errorf("%w: %w", ErrGone, err)
 	}
 
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) <= statStartTicks {
 		return procStat{}, fmt.Errorf("/proc/%d/stat has %d fields after the name: %w", pid, len(fields), ErrGone)
 	}

@@ -89,7 +89,8 @@ func Start(ctx context.Context, options Options) (*Registry, error) {
 	}
 
 	child, err := process.Start(registry.dir, process.Spec{
-		Name: processName, Path: Program, Args: []string{"serve", registry.file("config.yaml")},
+		Priority: process.Serving,
+		Name:     processName, Path: Program, Args: []string{"serve", registry.file("config.yaml")},
 		Env: []string{"OTEL_TRACES_EXPORTER=none"},
 	})
 	if err != nil {
