@@ -28,7 +28,7 @@ const (
 
 // TestScenarios plays each scenario as soon as those before it that are about the same machines have ended, so that
 // the machines are at work side by side. One that fails does not keep the others from being played.
-func TestScenarios(t *testing.T) { //nolint:paralleltest // one lab
+func TestScenarios(t *testing.T) {
 	programs := buildPrograms(t)
 	running := startLab(t, programs)
 	scenarios := e2e.Scenarios()

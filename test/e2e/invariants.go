@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/test/lab"
+	"github.com/stayput-dev/stayput/test/lab/controlplane"
 	"github.com/stayput-dev/stayput/test/lab/registry"
 )
 
@@ -27,6 +31,8 @@ type Snapshot struct {
 	Marks []string
 	// OS is the system's name with its version.
 	OS string
+	// HostGeneration counts the changes of the BareMetalHost's spec, which nobody may make.
+	HostGeneration int64
 	// Pods are the UIDs of the workload's pods on it.
 	Pods []string
 	// DataUntouched is whether the disk that nobody may write still has its first bytes.
@@ -57,8 +63,16 @@ func (r *Run) snapshots(ctx context.Context) (map[string]Snapshot, error) {
 			return nil, err
 		}
 
+		var host metal3.BareMetalHost
+
+		key := client.ObjectKey{Namespace: lab.Namespace, Name: lab.HostName(name)}
+		if err := r.Lab.ManagementClient.Get(ctx, key, &host); err != nil {
+			return nil, fmt.Errorf("reading the BareMetalHost of %s: %w", name, err)
+		}
+
 		snapshots[name] = Snapshot{
-			UID: string(node.UID), MachineID: node.Status.NodeInfo.MachineID, Cordoned: node.Spec.Unschedulable,
+			HostGeneration: host.Generation,
+			UID:            string(node.UID), MachineID: node.Status.NodeInfo.MachineID, Cordoned: node.Spec.Unschedulable,
 			Marks: marks(&node), OS: node.Status.NodeInfo.OSImage, DataUntouched: untouched, Pods: pods.on(name),
 		}
 	}
@@ -92,7 +106,7 @@ func (r *Run) checkInvariants(ctx context.Context, world *World) error {
 		return err
 	}
 
-	errs := []error{r.checkQuiet(world), r.timeline.checkBudget(world)}
+	errs := []error{r.checkQuiet(world), r.timeline.checkBudget(world), r.checkWrites()}
 
 	for name, before := range r.before {
 		errs = append(errs, compare(name, before, after[name]))
@@ -111,6 +125,10 @@ func compare(name string, before, after Snapshot) error {
 
 	if before.UID != after.UID {
 		bad("its Node object is another (UID %s, was %s)", after.UID, before.UID)
+	}
+
+	if before.HostGeneration != after.HostGeneration {
+		bad("the spec of its BareMetalHost was written")
 	}
 
 	if before.MachineID != after.MachineID {
@@ -168,6 +186,39 @@ func (r *Run) checkQuiet(world *World) error {
 	return errors.Join(errs...)
 }
 
+// checkWrites proves by the API server's audit log that no agent has written what is not its own.
+func (r *Run) checkWrites() error {
+	writes, err := r.Lab.Cluster.Writes(r.began, trespass)
+	if err != nil {
+		return fmt.Errorf("reading who wrote what: %w", err)
+	}
+
+	errs := make([]error, 0, len(writes))
+	for _, write := range writes {
+		errs = append(errs, fmt.Errorf("%w: %s wrote %s %s/%s at %s",
+			ErrInvariant, write.User, write.Resource, write.Name, write.Subresource, write.At.Format(time.RFC3339)))
+	}
+
+	return errors.Join(errs...)
+}
+
+// trespass tells whether an agent has written an object of another node, or the spec of its own NodeUpdate.
+func trespass(write controlplane.Write) bool {
+	node, isAgent := strings.CutPrefix(write.User, controlplane.Agent("").User)
+	if !isAgent || write.Code >= http.StatusBadRequest {
+		return false
+	}
+
+	switch write.Resource {
+	case "nodes":
+		return write.Name != node
+	case "nodeupdates":
+		return write.Name != node || write.Subresource != "status"
+	default:
+		return false
+	}
+}
+
 // content tells whether a request fetched a content of the scenario's image: images of pods come from the same registry,
 // and the controller reads the configs of images.
 func (r *Run) content(request registry.Request) bool {
@@ -185,10 +236,9 @@ type moment struct {
 	unavailable []string
 }
 
-func (t *timeline) add(world *World) {
-	*t = append(*t, moment{
-		at: world.At, staging: world.Staging, unavailable: world.Unavailable(),
-	})
+// with is the timeline with another observation.
+func (t timeline) with(world *World) timeline {
+	return append(t, moment{at: world.At, staging: world.Staging, unavailable: world.Unavailable()})
 }
 
 // othersStaging tells whether a node but this one may have been staging at any time of the interval. Between two

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/test/lab/controlplane"
 )
 
 func TestEveryChangeThatMustNotBeIsFound(t *testing.T) {
@@ -26,6 +27,7 @@ func TestEveryChangeThatMustNotBeIsFound(t *testing.T) {
 		"nothing but the version": {func(s *Snapshot) { s.OS = "lab 1.1.0" }, ""},
 		"another Node object":     {func(s *Snapshot) { s.UID = "2" }, "its Node object is another"},
 		"provisioned anew":        {func(s *Snapshot) { s.MachineID = "n" }, "its machine-id is another"},
+		"BareMetalHost written":   {func(s *Snapshot) { s.HostGeneration++ }, "the spec of its BareMetalHost"},
 		"left cordoned":           {func(s *Snapshot) { s.Cordoned = true }, "cordoned is true"},
 		"a label left behind":     {func(s *Snapshot) { s.Marks = []string{protocol.LabelCandidate + "="} }, "labels and annotations"},
 		"data written":            {func(s *Snapshot) { s.DataUntouched = false }, "its data disk was written"},
@@ -95,6 +97,33 @@ func TestBudgetIsCheckedAtEveryMoment(t *testing.T) {
 
 		if err := seen.checkBudget(world); (err == nil) != good {
 			t.Errorf("maxUnavailable %q: %v, want good %v", limit, err, good)
+		}
+	}
+}
+
+func TestWhatAnAgentMayNotWrite(t *testing.T) {
+	t.Parallel()
+
+	agent := controlplane.Agent("node-1").User
+	written := func(user, resource, subresource, name string, code int) controlplane.Write {
+		return controlplane.Write{User: user, Resource: resource, Subresource: subresource, Name: name, Code: code}
+	}
+
+	for name, test := range map[string]struct {
+		write controlplane.Write
+		want  bool
+	}{
+		"own Node":              {written(agent, "nodes", "", "node-1", 200), false},
+		"another Node":          {written(agent, "nodes", "", "node-2", 200), true},
+		"another Node, refused": {written(agent, "nodes", "", "node-2", 403), false},
+		"kubelet's":             {written("system:node:node-1", "nodes", "", "node-2", 200), false},
+		"own status":            {written(agent, "nodeupdates", "status", "node-1", 200), false},
+		"own spec":              {written(agent, "nodeupdates", "", "node-1", 200), true},
+		"another's status":      {written(agent, "nodeupdates", "status", "node-2", 200), true},
+		"a pod":                 {written(agent, "pods", "", "x", 200), false},
+	} {
+		if got := trespass(test.write); got != test.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

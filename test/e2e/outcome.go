@@ -79,7 +79,12 @@ func (w Want) comparePool(world *World) error {
 
 // checkVersion proves that the node runs what its end says, by what its kubelet reports.
 func (r *Run) checkVersion(world *World, name string) error {
-	before, after := r.before[name].OS, world.Nodes[name].Status.NodeInfo.OSImage
+	node := world.Nodes[name]
+	if node == nil {
+		return fmt.Errorf("%w: the Node %s is gone", ErrOutcome, name)
+	}
+
+	before, after := r.before[name].OS, node.Status.NodeInfo.OSImage
 
 	if r.Scenario.Want.Phase == v1alpha1.PhaseSucceeded {
 		if !strings.HasSuffix(after, " "+r.Scenario.To.Version) {

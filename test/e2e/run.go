@@ -236,7 +236,7 @@ func (r *Run) untilEnd(ctx context.Context) (*World, error) {
 			r.last = world
 			r.Lab.Prioritize()
 			r.tell(world)
-			r.timeline.add(world)
+			r.timeline = r.timeline.with(world)
 
 			steps, err = r.takeStep(ctx, steps, world)
 			if err != nil {

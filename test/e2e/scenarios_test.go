@@ -93,8 +93,12 @@ func TestScenariosOfDisjointMachinesDoNotWaitForOneAnother(t *testing.T) {
 	t.Parallel()
 
 	scenarios := []Scenario{
-		{Machines: []string{"a", "b"}}, {Machines: []string{"a"}}, {Machines: []string{"b"}}, {Machines: []string{"a"}},
-		{Machines: []string{"c"}}, {Machines: []string{"a", "b"}},
+		{Machines: []string{"a", "b"}},
+		{Machines: []string{"a"}},
+		{Machines: []string{"b"}},
+		{Machines: []string{"a"}},
+		{Machines: []string{"c"}},
+		{Machines: []string{"a", "b"}},
 	}
 
 	for index, want := range [][]int{nil, {0}, {0}, {1}, nil, {2, 3}} {
@@ -191,8 +195,12 @@ func TestAHaltedPoolHasPoisonedTheImageAndNoOtherHas(t *testing.T) {
 	t.Parallel()
 
 	for _, test := range []struct{ halted, poisoned, want, good bool }{
-		{true, true, true, true}, {false, false, false, true}, {true, false, true, false}, {false, true, false, false},
-		{true, true, false, false}, {false, false, true, false},
+		{true, true, true, true},
+		{false, false, false, true},
+		{true, false, true, false},
+		{false, true, false, false},
+		{true, true, false, false},
+		{false, false, true, false},
 	} {
 		world := poolWorld(v1alpha1.ConditionHalted, test.halted, "", "")
 		world.Pool.Status.Release = &v1alpha1.ResolvedRelease{Digest: "wanted"}

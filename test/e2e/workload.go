@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -45,7 +44,7 @@ func StartWorkload(ctx context.Context, running *lab.Lab) error {
 		&appsv1.Deployment{
 			ObjectMeta: workloadMeta(serviceName),
 			Spec: appsv1.DeploymentSpec{
-				Replicas: ptr.To(int32(len(machines))), //nolint:gosec // a lab has few machines
+				Replicas: new(int32(len(machines))), //nolint:gosec // a lab has few machines
 				Selector: workloadSelector(serviceName), Template: workloadPod(serviceName),
 			},
 		},
@@ -69,13 +68,6 @@ func StartWorkload(ctx context.Context, running *lab.Lab) error {
 	return waitServing(ctx, running, machines, nil)
 }
 
-// StopWorkload takes the workload away, for one that is started anew on a lab that was kept.
-func StopWorkload(ctx context.Context, running *lab.Lab) error {
-	return errors.Join(
-		client.IgnoreNotFound(running.Client.Delete(ctx, &appsv1.Deployment{ObjectMeta: workloadMeta(serviceName)})),
-		client.IgnoreNotFound(running.Client.Delete(ctx, &appsv1.DaemonSet{ObjectMeta: workloadMeta(everywhereName)})))
-}
-
 func workloadMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: workloadNamespace, Name: name, Labels: map[string]string{workloadLabel: name}}
 }
@@ -93,9 +85,9 @@ func workloadPod(name string) corev1.PodTemplateSpec {
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{workloadLabel: name}},
 		Spec: corev1.PodSpec{
 			Containers:                    []corev1.Container{{Name: name, Image: lab.PodImage}},
-			AutomountServiceAccountToken:  ptr.To(false),
-			EnableServiceLinks:            ptr.To(false),
-			TerminationGracePeriodSeconds: ptr.To(int64(1)),
+			AutomountServiceAccountToken:  new(false),
+			EnableServiceLinks:            new(false),
+			TerminationGracePeriodSeconds: new(int64(1)),
 			Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{apart},
 			}},
@@ -113,7 +105,7 @@ func forbidEvictions(ctx context.Context, run *Run) error {
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: workloadMeta(serviceName),
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: workloadSelector(serviceName),
+			MaxUnavailable: new(intstr.FromInt32(0)), Selector: workloadSelector(serviceName),
 		},
 	}
 	if err := run.Lab.Client.Create(ctx, budget); err != nil && !apierrors.IsAlreadyExists(err) {

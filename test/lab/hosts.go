@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -86,7 +85,7 @@ func (l *Lab) AddMachine(ctx context.Context, spec MachineSpec) (*Host, error) {
 	}
 
 	index := len(nodes)
-	host := &Host{Node: spec.Node, Name: "host-" + spec.Node}
+	host := &Host{Node: spec.Node, Name: HostName(spec.Node)}
 
 	bmh, err := l.createHost(ctx, host.Name, spec.Node)
 	if err != nil {
@@ -116,6 +115,9 @@ func (l *Lab) AddMachine(ctx context.Context, spec MachineSpec) (*Host, error) {
 
 	return host, l.finishHost(ctx, bmh, host)
 }
+
+// HostName is the name of the BareMetalHost of a node, in Namespace of the management cluster.
+func HostName(node string) string { return "host-" + node }
 
 // providerID is in one of the two forms in use (cluster-api-provider-metal3, type comment of spec.providerID): machines
 // take turns, so that both are tried.
@@ -152,7 +154,7 @@ func (l *Lab) createHost(ctx context.Context, name, node string) (*metal3.BareMe
 			Online:   true,
 			BootMode: metal3.UEFI,
 			BMC:      metal3.BMCDetails{CredentialsName: secret.Name, DisableCertificateVerification: true},
-			Image:    &metal3.Image{URL: "http://images.lab/os.raw", DiskFormat: ptr.To("raw")},
+			Image:    &metal3.Image{URL: "http://images.lab/os.raw", DiskFormat: new("raw")},
 		},
 	}
 	if err := l.ManagementClient.Create(ctx, bmh); err != nil {
