@@ -39,6 +39,7 @@ type options struct {
 	leaderElect                  bool
 	leaderElectionNamespace      string
 	shutdownTimeout              time.Duration
+	bmcCAFile                    string
 	logLevel                     slog.Level
 }
 
@@ -67,6 +68,9 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", "",
 		"namespace of the Lease; in a cluster the default is the pod's own")
 	flags.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 30*time.Second, "how long passes under way may take to end")
+	flags.StringVar(&o.bmcCAFile, "bmc-ca-file", "",
+		"file of PEM certificates to verify BMCs with, in place of the system's; it is read once, at the start. A BareMetalHost "+
+			"may switch verification off (spec.bmc.disableCertificateVerification)")
 	goFlags := flag.NewFlagSet("stayput-controller", flag.ContinueOnError)
 	config.RegisterFlags(goFlags) // --kubeconfig
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "least level that is logged: DEBUG, INFO, WARN or ERROR")
@@ -84,6 +88,10 @@ func newCommand() *cobra.Command {
 }
 
 func run(ctx context.Context, o options, logger logr.Logger) error {
+	bmcCA, err := readCA(o.bmcCAFile)
+	if err != nil {
+		return err
+	}
 	restConfig, err := config.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the cluster (--kubeconfig, KUBECONFIG, or a pod's service account): %w", err)
@@ -109,7 +117,7 @@ func run(ctx context.Context, o options, logger logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("setting up the manager: %w", err)
 	}
-	if err := setUp(mgr); err != nil {
+	if err := setUp(mgr, outofband.Options{BMCCA: bmcCA}); err != nil {
 		return err
 	}
 	logger.Info("starting", "build", buildinfo.String("stayput-controller"))
@@ -120,7 +128,7 @@ func run(ctx context.Context, o options, logger logr.Logger) error {
 	return nil
 }
 
-func setUp(mgr ctrl.Manager) error {
+func setUp(mgr ctrl.Manager, silent outofband.Options) error {
 	registry, err := clusters.New(mgr, clusters.Options{})
 	if err != nil {
 		return fmt.Errorf("setting up the connections to clusters: %w", err)
@@ -131,7 +139,7 @@ func setUp(mgr ctrl.Manager) error {
 	if err := pool.SetupWithManager(mgr, registry, resolver{}); err != nil {
 		return fmt.Errorf("setting up the controller of HostPools: %w", err)
 	}
-	if err := outofband.SetupWithManager(mgr, registry, outofband.Options{}); err != nil {
+	if err := outofband.SetupWithManager(mgr, registry, silent); err != nil {
 		return fmt.Errorf("setting up the controller of silent machines: %w", err)
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
