@@ -23,7 +23,7 @@ func (r *Run) checkOutcome(world *World) error {
 	tried := 0
 
 	for _, name := range r.Scenario.Machines {
-		record := newestRecord(world.Updates[name], r.began)
+		record := r.record(world, name)
 		if record == nil {
 			if !want.Halted {
 				errs = append(errs, fmt.Errorf("%w: %s was not tried", ErrOutcome, name))
@@ -131,19 +131,29 @@ func answerLabel(dialect v1alpha1.ProtocolDialect, phase v1alpha1.Phase) string 
 	}
 }
 
-// newestRecord is the newest attempt that ended since then, nil when there is none.
-func newestRecord(update *v1alpha1.NodeUpdate, since time.Time) *v1alpha1.AttemptRecord {
-	if update == nil || len(update.Status.History) == 0 {
+// record is how the node's attempt at the scenario's version ended, nil when it made none.
+func (r *Run) record(world *World, name string) *v1alpha1.AttemptRecord {
+	return newestRecord(world.Updates[name], r.Scenario.To.Version, r.began)
+}
+
+// newestRecord is the newest attempt at a version that ended since then, nil when there is none. One that was taken back
+// before the node was drained is none.
+func newestRecord(update *v1alpha1.NodeUpdate, version string, since time.Time) *v1alpha1.AttemptRecord {
+	if update == nil {
 		return nil
 	}
 
-	record := &update.Status.History[0]
-	// The status has whole seconds.
-	if record.EndedAt == nil || record.EndedAt.Time.Before(since.Truncate(time.Second)) {
-		return nil
+	for index := range update.Status.History {
+		record := &update.Status.History[index]
+		// The status has whole seconds.
+		ended := record.EndedAt != nil && !record.EndedAt.Time.Before(since.Truncate(time.Second))
+
+		if ended && record.Version == version && record.Reason != v1alpha1.ReasonAttemptSuperseded {
+			return record
+		}
 	}
 
-	return record
+	return nil
 }
 
 func (r *Run) countResets() (int, error) {

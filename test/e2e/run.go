@@ -192,12 +192,7 @@ func (r *Run) trouble(ctx context.Context) (string, error) {
 		}
 	}
 
-	pods, err := r.pods(ctx)
-	if err != nil {
-		return "", err
-	}
-
-	return pods.notServing(r.Scenario.Machines), nil
+	return r.notServing(ctx, nil)
 }
 
 // ask makes the HostPool.
@@ -372,8 +367,8 @@ func (r *Run) tell(world *World) {
 
 // tellTimes logs how long each node was away, for docs/measurements.md.
 func (r *Run) tellTimes(world *World) {
-	for name, update := range world.Updates {
-		record := newestRecord(update, r.began)
+	for _, name := range r.Scenario.Machines {
+		record := r.record(world, name)
 		if record == nil || record.ReadyAt == nil || record.EndedAt == nil {
 			continue
 		}

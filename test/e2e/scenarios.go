@@ -44,9 +44,9 @@ func Scenarios() []Scenario {
 	return []Scenario{
 		goodUpdate(),
 		kernelPanic(),
-		hang(),
-		sickKubelet(),
 		noNetwork(),
+		sickKubelet(),
+		hang(),
 		powerCut(),
 		agentKilled(),
 	}
@@ -104,7 +104,7 @@ func hang() Scenario {
 	return Scenario{
 		Name:     "hang, rescued by the BMC",
 		Machines: []string{nodeTwo},
-		To:       osbuild.Variant{Version: "1.2.0", Fault: osbuild.Hang},
+		To:       osbuild.Variant{Version: "1.3.0", Fault: osbuild.Hang},
 		Pool: func(spec *v1alpha1.HostPoolSpec) {
 			patientPool(spec)
 			spec.Reboot.Tries = 1
@@ -140,7 +140,7 @@ func noNetwork() Scenario {
 	return Scenario{
 		Name:     "no network after boot, reverted by the boot gate",
 		Machines: []string{nodeTwo},
-		To:       osbuild.Variant{Version: "1.3.0", Fault: osbuild.NoNetwork},
+		To:       osbuild.Variant{Version: "1.2.0", Fault: osbuild.NoNetwork},
 		Pool: func(spec *v1alpha1.HostPoolSpec) {
 			patientPool(spec)
 			spec.Health.APIServer.Duration = sickAfter

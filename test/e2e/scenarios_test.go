@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -213,5 +214,45 @@ func TestAHaltedPoolHasPoisonedTheImageAndNoOtherHas(t *testing.T) {
 		if err := (Want{Halted: test.want}).comparePool(world); (err == nil) != test.good {
 			t.Errorf("%+v: %v", test, err)
 		}
+	}
+}
+
+func TestWhichAttemptCounts(t *testing.T) {
+	t.Parallel()
+
+	began := time.Date(2026, 1, 1, 10, 0, 0, int(time.Millisecond), time.UTC)
+	record := func(id, version string, reason v1alpha1.Reason, after time.Duration) v1alpha1.AttemptRecord {
+		ended := metav1.NewTime(began.Add(after).Truncate(time.Second))
+
+		return v1alpha1.AttemptRecord{ID: id, Version: version, Reason: reason, EndedAt: &ended}
+	}
+
+	for name, test := range map[string]struct {
+		history []v1alpha1.AttemptRecord
+		want    string
+	}{
+		"the newest": {[]v1alpha1.AttemptRecord{
+			record("new", "2", v1alpha1.ReasonCommitted, time.Hour), record("old", "2", v1alpha1.ReasonCommitted, time.Minute),
+		}, "new"},
+		"ended in the same second": {[]v1alpha1.AttemptRecord{record("now", "2", v1alpha1.ReasonCommitted, 0)}, "now"},
+		"before it began":          {[]v1alpha1.AttemptRecord{record("old", "2", v1alpha1.ReasonCommitted, -time.Minute)}, ""},
+		"another version":          {[]v1alpha1.AttemptRecord{record("other", "1", v1alpha1.ReasonCommitted, time.Minute)}, ""},
+		"taken back":               {[]v1alpha1.AttemptRecord{record("back", "2", v1alpha1.ReasonAttemptSuperseded, time.Minute)}, ""},
+		"none":                     {nil, ""},
+	} {
+		update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{History: test.history}}
+		got := ""
+
+		if found := newestRecord(update, "2", began); found != nil {
+			got = found.ID
+		}
+
+		if got != test.want {
+			t.Errorf("%s: attempt %q, want %q", name, got, test.want)
+		}
+	}
+
+	if newestRecord(nil, "2", began) != nil {
+		t.Error("a node without a NodeUpdate has an attempt")
 	}
 }

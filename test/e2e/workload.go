@@ -30,6 +30,9 @@ const (
 	podsWait = 5 * time.Minute
 )
 
+// workload are the parts of the workload, each of which has a pod on each machine.
+func workload() []string { return []string{serviceName, everywhereName} }
+
 // errNotServing means that pods do not run that should.
 var errNotServing = errors.New("the workload does not run")
 
@@ -65,7 +68,7 @@ func StartWorkload(ctx context.Context, running *lab.Lab) error {
 	ctx, cancel := context.WithTimeout(ctx, podsWait)
 	defer cancel()
 
-	return waitServing(ctx, running, machines, nil)
+	return (&Run{Lab: running, Scenario: Scenario{Machines: machines}}).waitServing(ctx, nil)
 }
 
 func workloadMeta(name string) metav1.ObjectMeta {
@@ -127,11 +130,9 @@ func allowEvictions(ctx context.Context, run *Run) error {
 // podList is what is known of the workload's pods.
 type podList []corev1.Pod
 
-func (r *Run) pods(ctx context.Context) (podList, error) { return workloadPods(ctx, r.Lab) }
-
-func workloadPods(ctx context.Context, running *lab.Lab) (podList, error) {
+func (r *Run) pods(ctx context.Context) (podList, error) {
 	var list corev1.PodList
-	if err := running.Client.List(ctx, &list, client.InNamespace(workloadNamespace)); err != nil {
+	if err := r.Lab.Client.List(ctx, &list, client.InNamespace(workloadNamespace)); err != nil {
 		return nil, fmt.Errorf("listing the pods of the workload: %w", err)
 	}
 
@@ -141,7 +142,7 @@ func workloadPods(ctx context.Context, running *lab.Lab) (podList, error) {
 // notServing says which machine lacks a pod of the workload that runs, "" when none does.
 func (p podList) notServing(machines []string) string {
 	for _, machine := range machines {
-		for _, name := range []string{serviceName, everywhereName} {
+		for _, name := range workload() {
 			serves := slices.ContainsFunc(p, func(pod corev1.Pod) bool {
 				return pod.Spec.NodeName == machine && pod.Labels[workloadLabel] == name && pod.DeletionTimestamp == nil && podReady(&pod)
 			})
@@ -186,18 +187,38 @@ func (p podList) stale(machine string, before []string) []string {
 	return names
 }
 
-// waitServing returns when the workload runs on the machines and no pod of before is left on them.
-func waitServing(ctx context.Context, running *lab.Lab, machines []string, before map[string][]string) error {
-	for {
-		pods, err := workloadPods(ctx, running)
-		trouble := pods.notServing(machines)
+// notServing says what is wrong with the workload on the scenario's machines: a pod that does not run, or one of before,
+// by machine, that is there still. A lab without a workload, as that of the demonstration, has nothing wrong with it.
+func (r *Run) notServing(ctx context.Context, before map[string][]string) (string, error) {
+	var deployment appsv1.Deployment
 
-		for machine, uids := range before {
-			if stale := pods.stale(machine, uids); len(stale) > 0 {
-				trouble = fmt.Sprintf("%v of before the update are still on %s", stale, machine)
-			}
+	err := r.Lab.Client.Get(ctx, client.ObjectKey{Namespace: workloadNamespace, Name: serviceName}, &deployment)
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("looking for the workload: %w", err)
+	}
+
+	pods, err := r.pods(ctx)
+	if err != nil {
+		return "", err
+	}
+
+	for machine, uids := range before {
+		if stale := pods.stale(machine, uids); len(stale) > 0 {
+			return fmt.Sprintf("%v of before the update are still on %s", stale, machine), nil
 		}
+	}
 
+	return pods.notServing(r.Scenario.Machines), nil
+}
+
+// waitServing returns when nothing is wrong with the workload.
+func (r *Run) waitServing(ctx context.Context, before map[string][]string) error {
+	for {
+		trouble, err := r.notServing(ctx, before)
 		if err == nil && trouble == "" {
 			return nil
 		}
@@ -218,11 +239,11 @@ func (r *Run) checkPods(ctx context.Context, world *World) error {
 	before := map[string][]string{}
 
 	for name, snapshot := range r.before {
-		record := newestRecord(world.Updates[name], r.began)
+		record := r.record(world, name)
 		if record != nil && record.Phase == v1alpha1.PhaseSucceeded {
 			before[name] = snapshot.Pods
 		}
 	}
 
-	return waitServing(ctx, r.Lab, r.Scenario.Machines, before)
+	return r.waitServing(ctx, before)
 }
