@@ -50,7 +50,7 @@ e2e: packages build lab-tools ## Run the end-to-end scenarios on virtual machine
 
 .PHONY: lab
 lab: packages build ## Bring the lab up and leave it running
-	go run ./hack/lab up --agent $(BIN)/stayput-agent
+	go run ./hack/lab up --agent $(BIN)/stayput-agent --controller $(BIN)/stayput-controller
 
 .PHONY: lab-ssh
 lab-ssh: ## Enter a machine of the running lab: make lab-ssh NODE=node-1

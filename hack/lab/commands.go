@@ -85,6 +85,15 @@ func open(ctx context.Context, shared *flags) (*lab.Lab, error) {
 	return lab.Open(ctx, dir, reporter(os.Stderr))
 }
 
+func openMachine(ctx context.Context, shared *flags, node string) (*machine.Machine, error) {
+	running, err := open(ctx, shared)
+	if err != nil {
+		return nil, err
+	}
+
+	return running.Machine(node)
+}
+
 func printStatus(ctx context.Context, out io.Writer, running *lab.Lab) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) //nolint:mnd // two blanks between columns
 	row := func(cells ...any) { fmt.Fprintf(table, "%v\t%v\t%v\n", cells...) }
@@ -167,12 +176,7 @@ func newSSHCommand(shared *flags) *cobra.Command {
 		Short: "Enter a machine, or run a command in it",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			running, err := open(cmd.Context(), shared)
-			if err != nil {
-				return err
-			}
-
-			found, err := running.Machine(args[0])
+			found, err := openMachine(cmd.Context(), shared, args[0])
 			if err != nil {
 				return err
 			}
@@ -201,12 +205,7 @@ func newConsoleCommand(shared *flags) *cobra.Command {
 		Short: "Print what a machine prints on its serial console, until interrupted",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			running, err := open(cmd.Context(), shared)
-			if err != nil {
-				return err
-			}
-
-			found, err := running.Machine(args[0])
+			found, err := openMachine(cmd.Context(), shared, args[0])
 			if err != nil {
 				return err
 			}
@@ -244,12 +243,7 @@ func newPowerCommand(shared *flags) *cobra.Command {
 		Short: "Switch a machine on, or pull its plug",
 		Args:  cobra.ExactArgs(2), //nolint:mnd // as in Use
 		RunE: func(cmd *cobra.Command, args []string) error {
-			running, err := open(cmd.Context(), shared)
-			if err != nil {
-				return err
-			}
-
-			found, err := running.Machine(args[0])
+			found, err := openMachine(cmd.Context(), shared, args[0])
 			if err != nil {
 				return err
 			}

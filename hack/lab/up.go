@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,6 +30,7 @@ const (
 type upFlags struct {
 	nodes      int
 	agent      string
+	controller string
 	management bool
 	audit      bool
 }
@@ -46,6 +48,7 @@ func newUpCommand(shared *flags) *cobra.Command {
 	}
 	cmd.Flags().IntVar(&up.nodes, "nodes", 2, "number of machines") //nolint:mnd // the default
 	cmd.Flags().StringVar(&up.agent, "agent", "", "program of the node agent to install on the machines")
+	cmd.Flags().StringVar(&up.controller, "controller", "", "program of the controller to start on this host")
 	cmd.Flags().BoolVar(&up.management, "management", false, "give hosts and pools a cluster of their own")
 	cmd.Flags().BoolVar(&up.audit, "audit", false, "keep the API server's audit log")
 
@@ -78,6 +81,17 @@ func runUp(cmd *cobra.Command, shared *flags, up upFlags) error {
 
 	if err := addMachines(ctx, running, up.nodes, report); err != nil {
 		return fmt.Errorf("%w\nthe lab is left as it is, for a look; `go run ./hack/lab down` takes it away", err)
+	}
+
+	if up.controller != "" {
+		program, err := filepath.Abs(up.controller)
+		if err != nil {
+			return fmt.Errorf("looking for the controller: %w", err)
+		}
+
+		if _, err := running.StartController(ctx, program); err != nil {
+			return err
+		}
 	}
 
 	return printStatus(ctx, cmd.OutOrStdout(), running)

@@ -233,3 +233,18 @@ func TestAChapterThatFailedBeforeAnythingWasObservedHasASummary(t *testing.T) {
 		t.Error(out.String())
 	}
 }
+
+// When a rollout halts, the other nodes have staged the release and give it up; that is no try.
+func TestANodeThatWasNeverToldToGoDidNotTry(t *testing.T) {
+	t.Parallel()
+
+	_, chapter, _ := chapters()
+	record := play(&chapter)
+	record.Last.Updates["node-2"].Status.History = []v1alpha1.AttemptRecord{{
+		Version: chapter.Scenario.To.Version, Phase: v1alpha1.PhaseRefused, Reason: v1alpha1.ReasonAttemptSuperseded,
+	}}
+
+	if err := chapter.Check(record); err != nil {
+		t.Error(err)
+	}
+}
