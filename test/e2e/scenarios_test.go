@@ -202,6 +202,7 @@ func TestAHaltedPoolHasPoisonedTheImageAndNoOtherHas(t *testing.T) {
 		{false, true, false, false},
 		{true, true, false, false},
 		{false, false, true, false},
+		{false, true, true, false},
 	} {
 		world := poolWorld(v1alpha1.ConditionHalted, test.halted, "", "")
 		world.Pool.Status.Release = &v1alpha1.ResolvedRelease{Digest: "wanted"}
