@@ -1,12 +1,10 @@
 package protocol_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,30 +19,9 @@ import (
 	"github.com/stayput-dev/stayput/test/apiserver"
 )
 
-// start starts a kube-apiserver, once.
-var start = sync.OnceValues(func() (*apiserver.Server, error) { //nolint:gochecknoglobals // one server for the package
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
+var shared apiserver.Shared //nolint:gochecknoglobals // one server for the package
 
-	return apiserver.Start(ctx)
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-
-	server, err := start()
-	if err == nil {
-		err = server.Stop()
-	}
-
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-
-		code = 1
-	}
-
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
 type onServer struct {
 	t     *testing.T
@@ -56,10 +33,7 @@ type onServer struct {
 func newNode(t *testing.T, name string) *onServer {
 	t.Helper()
 
-	server, err := start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := shared.Server(t)
 
 	clients, err := kubernetes.NewForConfig(server.Config)
 	if err != nil {

@@ -1,14 +1,10 @@
 package v1alpha1_test
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,40 +15,16 @@ import (
 	"github.com/stayput-dev/stayput/test/apiserver"
 )
 
-// start starts a kube-apiserver with the CRDs of this repository, once. It is called by the tests, not before them:
-// the go command runs a cached test again when a file has changed that was opened by a test.
-var start = sync.OnceValues(func() (*apiserver.Server, error) { //nolint:gochecknoglobals // one server for the package
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
+// shared is a kube-apiserver with the CRDs of this repository.
+var shared apiserver.Shared //nolint:gochecknoglobals // one server for the package
 
-	return apiserver.Start(ctx)
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-
-	server, err := start()
-	if err == nil {
-		err = server.Stop()
-	}
-
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-
-		code = 1
-	}
-
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
 // api is a client of the server.
 func api(t *testing.T) client.Client {
 	t.Helper()
 
-	server, err := start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := shared.Server(t)
 
 	return server.Client
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,49 +26,16 @@ import (
 
 const agents = "stayput:agents"
 
-// start starts a server with the policy, once. It is called by the tests, not before them: the go command runs a cached
-// test again when a file has changed that was opened by a test.
-var start = sync.OnceValues(func() (*apiserver.Server, error) { //nolint:gochecknoglobals // one server for the package
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
+// shared is a server with the policy.
+var shared = apiserver.Shared{Prepare: install} //nolint:gochecknoglobals // one server for the package
 
-	server, err := apiserver.Start(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	if err := install(ctx, server); err != nil {
-		return nil, errors.Join(err, server.Stop())
-	}
-
-	return server, nil
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-
-	server, err := start()
-	if err == nil {
-		err = server.Stop()
-	}
-
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-
-		code = 1
-	}
-
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
 // admin is a client with all rights.
 func admin(t *testing.T) client.Client {
 	t.Helper()
 
-	server, err := start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := shared.Server(t)
 
 	return server.Client
 }
@@ -142,10 +108,7 @@ func agent(t *testing.T, node string, more ...string) *identity {
 func user(t *testing.T, name, node string, groups ...string) *identity {
 	t.Helper()
 
-	server, err := start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := shared.Server(t)
 
 	who, err := connect(server, name, node, groups...)
 	if err != nil {
