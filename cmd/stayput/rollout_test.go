@@ -31,7 +31,9 @@ func haltedPool() *v1alpha1.HostPool {
 	pool.Status = v1alpha1.HostPoolStatus{
 		Nodes: 2, Updated: 1, Failed: 1,
 		Release:  &v1alpha1.ResolvedRelease{Image: "registry.example/os:1.2.0", Digest: "sha256:bad", Version: "1.2.0"},
-		Poisoned: []v1alpha1.PoisonedRelease{{Digest: "sha256:bad", Version: "1.2.0", Node: "n1"}, {Digest: "sha256:worse", Version: "1.3.0", Node: "n2"}},
+		Poisoned: []v1alpha1.PoisonedRelease{
+			{Digest: "sha256:bad", Version: "1.2.0", Node: "n1"}, {Digest: "sha256:worse", Version: "1.3.0", Node: "n2"},
+		},
 		Conditions: []metav1.Condition{
 			{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReleaseFailed, Message: "failed on n1"},
 			{Type: v1alpha1.ConditionClusterReachable, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReachable, Message: "hidden"},

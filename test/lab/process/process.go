@@ -120,7 +120,7 @@ func Start(dir string, spec Spec) (*Process, error) {
 // Prioritize gives the session of a process a nice value, from -20 to 19, which the kernel weighs against other sessions
 // (autogroup, sched(7)). A kernel without autogroup needs none.
 func Prioritize(pid, nice int) {
-	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "autogroup"), []byte(strconv.Itoa(nice)), 0) //nolint:gosec // a PID
+	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "autogroup"), []byte(strconv.Itoa(nice)), 0)
 }
 
 func (p *Process) identify(spec Spec, pid int) error {
