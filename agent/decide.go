@@ -229,7 +229,7 @@ func staged(w world) step {
 	switch {
 	case w.slotsErr != nil:
 		return cannotObserve(w, v1alpha1.PhaseStaged)
-	case !w.wantedSpare():
+	case !w.stagedSpare():
 		return do(unstage, v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)
 	case !w.asked():
 		return waitFor(v1alpha1.PhaseStaged, v1alpha1.ReasonWaitingForReady, fmt.Sprintf(
@@ -251,7 +251,7 @@ func arming(w world) step {
 			"the slots could not be read for %s: %v", armDeadline, w.slotsErr))
 	case w.slotsErr != nil:
 		return cannotObserve(w, v1alpha1.PhaseArming)
-	case !w.wantedSpare():
+	case !w.stagedSpare():
 		return ends(w.now, v1alpha1.PhaseRefused, v1alpha1.ReasonArmFailed, "", fmt.Sprintf(
 			"slot %s no longer holds version %s, which was staged: something else wrote to it; ask for a new attempt",
 			w.slots.Spare.Name, attempt.Version))

@@ -74,6 +74,11 @@ func (w world) wantedSpare() bool {
 	return w.attempt().RootHash != "" && w.slots.Spare.RootHash == w.attempt().RootHash
 }
 
+// stagedSpare tells whether the attempt's image is in the spare slot, armed or ready to be.
+func (w world) stagedSpare() bool {
+	return w.wantedSpare() || (w.attempt().RootHash != "" && w.slots.Spare.Staged == w.attempt().RootHash)
+}
+
 // runsIt tells whether the slot that runs is the attempt's image and committed.
 func (w world) runsIt() bool {
 	return (w.wantedRuns() || w.digestOf(w.slots.Running) == w.attempt().Digest) && w.committed()

@@ -57,7 +57,10 @@ type interrupt struct{ fault Fault }
 
 // disk is one slot.
 type disk struct {
+	// version and rootHash are what the slot is named after: by arming, not by staging.
 	version, rootHash string
+	// writing is the version that is being written, staged the root hash of the image that is whole and not armed.
+	writing, staged string
 	// bytes of the image that are written so far.
 	bytes int64
 	// entry is "" when nothing boots the slot.
@@ -92,8 +95,13 @@ func (d *disk) count(left, done int) {
 }
 
 func (d *disk) slot(name string) agentslots.Slot {
-	return agentslots.Slot{Name: name, Version: d.version, RootHash: d.rootHash, Entry: d.entry, Boot: d.assessment()}
+	return agentslots.Slot{
+		Name: name, Version: d.version, RootHash: d.rootHash, Staged: d.staged, Entry: d.entry, Boot: d.assessment(),
+	}
 }
+
+// holds is the root hash of the whole image in the slot, armed or not.
+func (d *disk) holds() string { return d.rootHash + d.staged }
 
 // Machine is a node.
 type Machine struct {

@@ -47,11 +47,11 @@ func (m *Machine) Stage(ctx context.Context, image agentslots.Source, progress a
 
 	spare.entry, spare.counted = "", false
 
-	if spare.rootHash != config.RootHash && spare.version != "writing "+config.Version {
-		*spare = disk{version: "writing " + config.Version}
+	if spare.holds() != config.RootHash && spare.writing != config.Version {
+		*spare = disk{writing: config.Version}
 	}
 
-	for spare.rootHash != config.RootHash {
+	for spare.holds() != config.RootHash {
 		m.point("write")
 
 		if len(m.StageErrors) > 0 {
@@ -71,7 +71,7 @@ func (m *Machine) Stage(ctx context.Context, image agentslots.Source, progress a
 		progress(spare.bytes)
 
 		if spare.bytes >= imageSize {
-			spare.version, spare.rootHash = config.Version, config.RootHash
+			spare.writing, spare.staged = "", config.RootHash
 		}
 	}
 
@@ -82,7 +82,7 @@ func (m *Machine) Stage(ctx context.Context, image agentslots.Source, progress a
 
 // Staged implements slots.Scheme.
 func (m *Machine) Staged(_ context.Context, image osimage.Config) (bool, error) {
-	return m.slots[1-m.running].rootHash == image.RootHash, nil
+	return m.slots[1-m.running].holds() == image.RootHash, nil
 }
 
 // Arm implements slots.Scheme.
@@ -97,10 +97,11 @@ func (m *Machine) Arm(_ context.Context, image osimage.Config, tries int) error 
 	}
 
 	spare := &m.slots[1-m.running]
-	if spare.rootHash != image.RootHash {
+	if spare.holds() != image.RootHash {
 		return agentslots.ErrNotStaged
 	}
 
+	spare.version, spare.rootHash, spare.staged = image.Version, image.RootHash, ""
 	spare.count(tries, 0)
 	m.point("armed")
 

@@ -15,6 +15,9 @@ type Slot struct {
 	Version string
 	// RootHash is the verity root hash that its partitions carry as part UUIDs, lower-case hex, "" when there is none.
 	RootHash string
+	// Staged is the root hash of the image that Stage has put there and that Arm has not named yet, "" when there is none.
+	// Nothing boots it.
+	Staged string
 	// Entry is the file name of its boot entry, with counters, "" when it has none.
 	Entry string
 	// Boot is what the boot entry's counter says.

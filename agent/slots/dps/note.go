@@ -28,6 +28,8 @@ const (
 type note struct {
 	// Image identifies the image: see imageKey.
 	Image string `json:"image"`
+	// RootHash is the image's.
+	RootHash string `json:"rootHash"`
 	// Data and Verity are the part UUIDs.
 	Data   string `json:"data"`
 	Verity string `json:"verity"`
@@ -62,6 +64,11 @@ func stagedRoles(image osimage.Config) []osimage.Role {
 	verity, _ := image.Verity()
 
 	return []osimage.Role{data.Role, verity.Role, osimage.RoleUKI}
+}
+
+// isOf tells whether the note is about what is in the pair: nobody has written there since.
+func (n note) isOf(p pair) bool {
+	return n.Data == p.data.GUID && n.Verity == p.verity.GUID && p.rootHash() == ""
 }
 
 func (s *Scheme) loadNote() (note, error) {

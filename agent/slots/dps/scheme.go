@@ -151,6 +151,11 @@ func (s *Scheme) assess(v *view) error {
 	v.state.Running = v.slot(v.layout.running, v.runningHash())
 	v.state.Spare = v.slot(v.layout.spare, v.layout.spare.rootHash())
 
+	var err error
+	if v.state.Spare.Staged, err = s.stagedHash(v); err != nil {
+		return err
+	}
+
 	counted, err := s.variables.Text(boot.LoaderBootCountPath)
 	if err != nil && !errors.Is(err, boot.ErrNoVariable) {
 		return fmt.Errorf("looking for the boot counter: %w", err)
@@ -170,6 +175,25 @@ func (s *Scheme) assess(v *view) error {
 	v.state.Problems = v.problems(running, counted, selected)
 
 	return nil
+}
+
+// stagedHash is the root hash of the image that is ready to be armed.
+func (s *Scheme) stagedHash(v *view) (string, error) {
+	n, err := s.loadNote()
+	if err != nil || !n.Verified || !n.isOf(v.layout.spare) {
+		return "", err
+	}
+
+	files, err := v.files.List(linuxDir)
+	if err != nil {
+		return "", err
+	}
+
+	if !slices.ContainsFunc(files, func(f FileInfo) bool { return strings.EqualFold(f.Name, path.Base(stagedUKI)) }) {
+		return "", nil
+	}
+
+	return n.RootHash, nil
 }
 
 // runningHash is the root hash of what runs. The command line has the last word: the part UUIDs are only names.

@@ -65,7 +65,7 @@ func (s *Scheme) begin(ctx context.Context, v *view, image osimage.Config) (note
 	}
 
 	spare := v.layout.spare
-	emptied := n.Data == spare.data.GUID && n.Verity == spare.verity.GUID && spare.rootHash() == ""
+	emptied := n.isOf(spare)
 	named := n.Verified && spare.rootHash() == image.RootHash // arming was interrupted
 	unchanged := n.Image == imageKey(image) && (emptied || named)
 
@@ -83,7 +83,7 @@ func (s *Scheme) begin(ctx context.Context, v *view, image osimage.Config) (note
 		}
 	}
 
-	n = note{Image: imageKey(image), Data: randomUUID(), Verity: randomUUID()}
+	n = note{Image: imageKey(image), RootHash: image.RootHash, Data: randomUUID(), Verity: randomUUID()}
 	if err := s.saveNote(n); err != nil {
 		return note{}, err
 	}
