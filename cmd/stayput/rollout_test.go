@@ -30,7 +30,7 @@ func haltedPool() *v1alpha1.HostPool {
 	pool.Spec.Release.OS.Image = "registry.example/os:1.2.0"
 	pool.Status = v1alpha1.HostPoolStatus{
 		Nodes: 2, Updated: 1, Failed: 1,
-		Release:  &v1alpha1.ResolvedRelease{Image: "registry.example/os:1.2.0", Digest: "sha256:bad", Version: "1.2.0"},
+		Release: &v1alpha1.ResolvedRelease{Image: "registry.example/os:1.2.0", Digest: "sha256:bad", Version: "1.2.0"},
 		Poisoned: []v1alpha1.PoisonedRelease{
 			{Digest: "sha256:bad", Version: "1.2.0", Node: "n1"}, {Digest: "sha256:worse", Version: "1.3.0", Node: "n2"},
 		},
