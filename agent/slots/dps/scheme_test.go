@@ -111,6 +111,28 @@ func TestArmIsSafeToRepeat(t *testing.T) {
 	b.boot(t, "1.1.0")
 }
 
+func TestObserveTellsAStagedSlotFromAnEmptyOne(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	if got := b.state(t).Spare; got.Staged != "" {
+		t.Errorf("before staging the spare slot looks like %+v", got)
+	}
+
+	b.stage(t, b.next)
+
+	want := b.next.Config().RootHash
+	if got := b.state(t).Spare; got.Staged != want || got.RootHash != "" || got.Version != "" || got.Boot != slots.NoEntry {
+		t.Errorf("a staged slot looks like %+v, want Staged %s and nothing that boots it", got, want)
+	}
+
+	b.arm(t, b.next)
+
+	if got := b.state(t).Spare; got.Staged != "" || got.RootHash != want {
+		t.Errorf("an armed slot looks like %+v", got)
+	}
+}
+
 func TestArmWithoutStagingFails(t *testing.T) {
 	t.Parallel()
 
