@@ -41,7 +41,7 @@ test: packages check unit e2e ## Run everything that CI runs
 check: generated lint ## Check generated files, modules and style
 
 .PHONY: unit
-unit: lab-tools ## Run the tests that need no machine
+unit: packages lab-tools ## Run the tests that need no machine
 	go test -timeout 15m $(UNIT_PACKAGES)
 
 .PHONY: e2e
