@@ -162,6 +162,9 @@ func (p *pass) outcome(m *member) (outcome Outcome, reason, message string) {
 	if m.open() == "" && !m.held() {
 		return "", "", ""
 	}
+	if m.owesAnswer() {
+		return "", "", ""
+	}
 	if outcome, reason, message = m.answer(); outcome != "" {
 		return outcome, reason, message
 	}
@@ -193,6 +196,16 @@ func (m *member) answer() (outcome Outcome, reason, message string) {
 	default:
 		return "", "", ""
 	}
+}
+
+// owesAnswer tells whether the agent, whose status says that the attempt has ended, is still to answer on the Node. Once
+// told to go it always does, after its status; closing the attempt sooner would take the question away under it, and those
+// who read the protocol would never see how it ended.
+func (m *member) owesAnswer() bool {
+	phase := m.update.Status.Phase
+
+	return m.told() && m.answers() && phase.Ended() && phase != v1alpha1.PhaseNeedsHuman &&
+		m.view.ResultFor(m.update.Spec.Attempt) == protocol.NoResult
 }
 
 // unanswered is the outcome of an attempt to which the agent gives none.

@@ -95,6 +95,9 @@ func TestDecide(t *testing.T) {
 		n.Labels[protocol.LabelResult] = protocol.ResultValueSuccessful
 		n.Annotations[protocol.AnnotationResultAttempt] = "a0"
 	}
+	answered := func(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) {
+		*n = *patched(n, protocol.Succeed(n, protocol.Shipped, "a1"))
+	}
 	forgotten := func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { delete(w.Updates, "n0") }
 	retry := func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { w.Retry = digestOf("1.1.0") }
 	uncordoned := func(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) { n.Spec.Unschedulable = false }
@@ -123,6 +126,23 @@ func TestDecide(t *testing.T) {
 		"rolled back": {
 			[]change{agentSays(v1alpha1.PhaseRolledBack, v1alpha1.ReasonHealthGateFailed)},
 			"Close/RolledBack poison",
+		},
+		"succeeded, not answered on the Node yet": {
+			[]change{begunSince(time.Minute), told, agentSays(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted)}, "",
+		},
+		"succeeded, not answered, uncordoned by a person": {
+			[]change{begunSince(time.Minute), told, agentSays(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted), uncordoned}, "",
+		},
+		"succeeded, and answered": {
+			[]change{begunSince(time.Minute), told, agentSays(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted), answered},
+			"Close/Succeeded",
+		},
+		"succeeded, and the Node has lost its marks": {
+			[]change{begunSince(time.Minute), agentSays(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted), unmarked},
+			"Close/Succeeded",
+		},
+		"rolled back, not answered on the Node yet": {
+			[]change{begunSince(time.Minute), told, agentSays(v1alpha1.PhaseRolledBack, v1alpha1.ReasonHealthGateFailed)}, "",
 		},
 		"refused for the image": {
 			[]change{agentSays(v1alpha1.PhaseRefused, v1alpha1.ReasonVersionNotNewer)},

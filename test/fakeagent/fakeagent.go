@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -142,6 +143,8 @@ func (f *Fleet) answer(ctx context.Context, node *corev1.Node, update *v1alpha1.
 		}
 	case status.Phase == v1alpha1.PhaseRebooting:
 		f.finish(ctx, node, update, ending)
+	case status.Phase.Ended():
+		f.tell(ctx, node, update)
 	}
 }
 
@@ -168,26 +171,29 @@ func (f *Fleet) notef(format string, args ...any) {
 	f.violations = append(f.violations, fmt.Sprintf(format, args...))
 }
 
+// finish ends the attempt in the status. The answer on the Node follows, as the real agent's does.
 func (f *Fleet) finish(ctx context.Context, node *corev1.Node, update *v1alpha1.NodeUpdate, ending Ending) {
-	view := protocol.Read(node)
-	attempt := update.Spec.Attempt
-	patch := protocol.Succeed(node, view.Dialect, attempt)
 	if ending.Phase == v1alpha1.PhaseSucceeded {
 		_, digest, _ := strings.Cut(update.Spec.Release.OS.Image, "@")
 		f.setSlot(node.Name, v1alpha1.SlotStatus{Name: "b", Version: update.Spec.Release.OS.Version, Digest: digest})
-	} else {
-		patch = protocol.Fail(node, view.Dialect, attempt, string(ending.Reason)+": "+ending.Message)
-	}
-	if ending.Phase == v1alpha1.PhaseNeedsHuman {
-		patch = nil
-	}
-	if patch != nil {
-		err := f.Client.Patch(ctx, node, client.RawPatch(patch.Type, patch.Data), client.FieldOwner(v1alpha1.FieldManagerAgent))
-		if err != nil {
-			return
-		}
 	}
 	f.report(ctx, update, ending.Phase, ending.Reason, ending.Message)
+}
+
+// tell answers on the Node when it still asks.
+func (f *Fleet) tell(ctx context.Context, node *corev1.Node, update *v1alpha1.NodeUpdate) {
+	dialect, attempt, status := protocol.Read(node).Dialect, update.Spec.Attempt, update.Status
+	patch := protocol.Succeed(node, dialect, attempt)
+	if status.Phase != v1alpha1.PhaseSucceeded {
+		patch = protocol.Fail(node, dialect, attempt, string(status.Reason)+": "+status.Message)
+	}
+	if patch == nil || status.Phase == v1alpha1.PhaseNeedsHuman {
+		return
+	}
+	err := f.Client.Patch(ctx, node, client.RawPatch(patch.Type, patch.Data), client.FieldOwner(v1alpha1.FieldManagerAgent))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		f.notef("answering on node %s: %v", node.Name, err)
+	}
 }
 
 // report writes the status.
