@@ -19,9 +19,6 @@ LAB_CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/stayput-lab
 KUBERNETES  := v1.36.3
 export KUBEBUILDER_ASSETS := $(LAB_CACHE)/kubernetes-$(KUBERNETES)
 
-UNIT_PACKAGES = $(shell go list ./... | grep -v /test/e2e)
-METAL3_APIS   = $(shell go list -m -f '{{.Dir}}' github.com/metal3-io/baremetal-operator/apis)
-
 .PHONY: help
 help: ## Print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,18 +32,18 @@ demo: packages build ## Show the main job on two virtual machines: update, fallb
 	go run ./hack/lab demo
 
 .PHONY: test
-test: packages check unit e2e ## Run everything that CI runs
+test: packages check unit ## Run everything that CI runs
 
 .PHONY: check
 check: generated lint ## Check generated files, modules and style
 
 .PHONY: unit
-unit: packages lab-tools ## Run the tests that need no machine
-	go test -timeout 15m $(UNIT_PACKAGES)
+unit: packages lab-tools ## Run the tests that boot no operating system
+	go test -timeout 20m ./... -skip '^TestScenarios$$'
 
 .PHONY: e2e
-e2e: packages build lab-tools ## Run the end-to-end scenarios on virtual machines
-	go test -v -count=1 -timeout 60m ./test/e2e/...
+e2e: packages build lab-tools ## Run the end-to-end scenarios on virtual machines; STAYPUT_E2E=REGEXP plays some
+	go test -v -count=1 -timeout 85m -run '^TestScenarios$$/$(STAYPUT_E2E)' ./test/e2e
 
 .PHONY: lab
 lab: packages build ## Bring the lab up and leave it running
