@@ -190,8 +190,8 @@ func makeVersion(
 			return err
 		}
 
-		// Not compressed: unpacking a page maps and unmaps memory, and each flush of the TLB makes an emulated CPU
-		// start anew. containerd then takes 34 s of CPU to start instead of 10 s. The layers are compressed anyway.
+		// Not compressed: on an emulated CPU containerd took 34 s of CPU to start from compressed pages and 10 s from these.
+		// Why is not known. The layers are compressed anyway.
 		_, err = tools.run(ctx, "mkfs.erofs", "--quiet", "--tar=f",
 			fmt.Sprintf("-T%d", epoch), "-U"+usrUUID, desk.in("usr"), desk.in("usr.tar"))
 		if err != nil {
