@@ -62,8 +62,8 @@ func (s State) KnownGood() *Slot {
 	}
 }
 
-// Source gives the raw bytes of an image's contents, from an offset. A reader returns an error at its end when the
-// bytes do not match the digest.
+// Source gives the raw bytes of an image's contents, from an offset. A reader that begins at 0 returns an error of
+// osimage instead of io.EOF when the bytes do not match the raw digest.
 type Source interface {
 	Config() osimage.Config
 	Open(ctx context.Context, role osimage.Role, offset int64) (io.ReadCloser, error)

@@ -2,12 +2,10 @@ package dps
 
 import (
 	"crypto/sha256"
-	"encoding"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,16 +31,10 @@ type note struct {
 	// Data and Verity are the part UUIDs.
 	Data   string `json:"data"`
 	Verity string `json:"verity"`
-	// Parts are how far each content was written and synced.
-	Parts map[osimage.Role]partNote `json:"parts,omitempty"`
+	// Synced are the bytes of each content that were written and synced.
+	Synced map[osimage.Role]int64 `json:"synced,omitempty"`
 	// Verified tells that everything was written and read back.
 	Verified bool `json:"verified,omitempty"`
-}
-
-// partNote is how far a content was written: that many bytes are synced, and Hash is the state of SHA-256 after them.
-type partNote struct {
-	Offset int64  `json:"offset"`
-	Hash   []byte `json:"hash,omitempty"`
 }
 
 // imageKey identifies an image by everything that ends up on the disk.
@@ -116,34 +108,4 @@ func (s *Scheme) saveNote(n note) error {
 	}
 
 	return nil
-}
-
-// resume returns the hash of the bytes that are on the medium, and how many they are. It starts anew when the state of
-// the hash is from another Go release.
-func (p partNote) resume() (hash.Hash, int64) {
-	sum := sha256.New()
-	if p.Offset == 0 {
-		return sum, 0
-	}
-
-	state, ok := sum.(encoding.BinaryUnmarshaler)
-	if !ok || state.UnmarshalBinary(p.Hash) != nil {
-		return sha256.New(), 0
-	}
-
-	return sum, p.Offset
-}
-
-func newPartNote(offset int64, sum hash.Hash) (partNote, error) {
-	state, ok := sum.(encoding.BinaryMarshaler)
-	if !ok {
-		return partNote{}, fmt.Errorf("storing the state of a hash: %w", errors.ErrUnsupported)
-	}
-
-	content, err := state.MarshalBinary()
-	if err != nil {
-		return partNote{}, fmt.Errorf("storing the state of a hash: %w", err)
-	}
-
-	return partNote{Offset: offset, Hash: content}, nil
 }

@@ -353,14 +353,8 @@ func TestSourceThatLies(t *testing.T) {
 			b := newBench(t)
 			b.next.Content(role)[5] ^= 1
 
-			err := b.scheme.Stage(t.Context(), b.next, nil)
-			if err == nil {
-				t.Fatal("wrong bytes were staged")
-			}
-
-			if role != osimage.RoleUKI {
-				wantRefusal(t, err, v1alpha1.ReasonImageInvalid)
-			}
+			wantRefusal(t, b.scheme.Stage(t.Context(), b.next, nil), v1alpha1.ReasonImageInvalid)
+			wantRefusal(t, b.scheme.Stage(t.Context(), b.next, nil), v1alpha1.ReasonImageInvalid) // and when asked again
 
 			if err := b.scheme.Arm(t.Context(), b.next.Config(), 3); !errors.Is(err, slots.ErrNotStaged) {
 				t.Errorf("Arm() = %v, want ErrNotStaged", err)
@@ -369,6 +363,28 @@ func TestSourceThatLies(t *testing.T) {
 			b.boot(t, "1.0.0")
 		})
 	}
+}
+
+// A source cannot verify what it gives from an offset on; what is read back tells, and the next call begins anew.
+func TestSourceThatLiesAfterABrokenTransfer(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	b.next.BreakAfter = 10_000
+
+	if err := b.scheme.Stage(t.Context(), b.next, nil); !errors.Is(err, faulty.ErrBroken) {
+		t.Fatalf("Stage() = %v", err)
+	}
+
+	b.next.BreakAfter = 0
+	b.next.Content(osimage.RoleUSR)[15_000] ^= 1
+
+	if err := b.scheme.Stage(t.Context(), b.next, nil); err == nil || !strings.Contains(err.Error(), "content usr back") {
+		t.Fatalf("Stage() = %v, want an error about what was read back", err)
+	}
+
+	wantRefusal(t, b.scheme.Stage(t.Context(), b.next, nil), v1alpha1.ReasonImageInvalid)
+	b.boot(t, "1.0.0")
 }
 
 // FAT drivers have been seen to lose a rename and say nothing.

@@ -158,7 +158,7 @@ func (w *writer) writeAll(ctx context.Context) error {
 		}
 
 		if err != nil {
-			return fmt.Errorf("writing content %s: %w", role, w.explain(err))
+			return fmt.Errorf("writing content %s: %w", role, w.explain(role, err))
 		}
 
 		w.before += content.RawSize
@@ -168,13 +168,15 @@ func (w *writer) writeAll(ctx context.Context) error {
 	return nil
 }
 
-// explain makes refusals of the errors of a source that a retry cannot mend.
-func (w *writer) explain(err error) error {
+// explain makes refusals of the errors of a source that a retry cannot mend. What was written of the content is forgotten.
+func (w *writer) explain(role osimage.Role, err error) error {
 	for _, terminal := range []error{
 		osimage.ErrWrongDigest, osimage.ErrTruncated, osimage.ErrTooLarge, osimage.ErrNotAnImage,
 	} {
 		if errors.Is(err, terminal) {
-			return slots.Refuse(v1alpha1.ReasonImageInvalid, "image %s cannot be used: %v", w.image.Label(), err)
+			refusal := slots.Refuse(v1alpha1.ReasonImageInvalid, "image %s cannot be used: %v", w.image.Label(), err)
+
+			return errors.Join(refusal, w.noteSynced(role, 0))
 		}
 	}
 
@@ -182,7 +184,7 @@ func (w *writer) explain(err error) error {
 }
 
 func (w *writer) writePartition(ctx context.Context, content osimage.Content) (err error) {
-	sum, offset := w.note.Parts[content.Role].resume()
+	offset := w.note.Synced[content.Role]
 	if offset == content.RawSize {
 		return nil
 	}
@@ -201,13 +203,13 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 
 	defer func() { err = errors.Join(err, reader.Close()) }()
 
-	return w.copy(ctx, content, medium, reader, sum, offset)
+	return w.copy(ctx, content, medium, reader, offset)
 }
 
-// copy writes a content from the offset on, syncing and noting now and then. At the end everything is synced and the
-// digest of what came from the source is right.
+// copy writes a content from the offset on, syncing and noting now and then. At the end everything is synced. It does
+// not hash: the source does, and what decides is read back from the medium.
 func (w *writer) copy(
-	ctx context.Context, content osimage.Content, medium Medium, reader io.Reader, sum hash.Hash, offset int64,
+	ctx context.Context, content osimage.Content, medium Medium, reader io.Reader, offset int64,
 ) error {
 	buffer := make([]byte, w.scheme.chunk)
 
@@ -229,14 +231,12 @@ func (w *writer) copy(
 			}
 
 			w.scheme.written(int64(n))
-			sum.Write(buffer[:n]) // a hash never fails
-
 			offset += int64(n)
 			w.unsynced += int64(n)
 		}
 
 		if ended || readErr != nil || w.unsynced >= w.scheme.syncEvery {
-			if err := w.checkpoint(content, medium, sum, offset, ended); err != nil {
+			if err := w.checkpoint(content, medium, offset, ended); err != nil {
 				return err
 			}
 		}
@@ -252,10 +252,8 @@ func (w *writer) copy(
 	}
 }
 
-// checkpoint syncs, and notes how far the content is written. At its end the digest has to be right.
-func (w *writer) checkpoint(
-	content osimage.Content, medium Medium, sum hash.Hash, offset int64, ended bool,
-) error {
+// checkpoint syncs, and notes how far the content is written.
+func (w *writer) checkpoint(content osimage.Content, medium Medium, offset int64, ended bool) error {
 	w.unsynced = 0
 
 	if err := medium.Sync(); err != nil {
@@ -266,16 +264,7 @@ func (w *writer) checkpoint(
 		return w.wrong(content, fmt.Sprintf("it ends after %d of %d bytes", offset, content.RawSize))
 	}
 
-	if ended && digestOf(sum) != content.RawDigest {
-		return w.wrong(content, fmt.Sprintf("it has digest %s instead of %s", digestOf(sum), content.RawDigest))
-	}
-
-	part, err := newPartNote(offset, sum)
-	if err != nil {
-		return err
-	}
-
-	return w.notePart(content.Role, part)
+	return w.noteSynced(content.Role, offset)
 }
 
 // wrong forgets what was written of a content and refuses the image.
@@ -283,15 +272,15 @@ func (w *writer) wrong(content osimage.Content, detail string) error {
 	refusal := slots.Refuse(v1alpha1.ReasonImageInvalid, "content %s of image %s is not what its config says: %s; build and "+
 		"push the image again", content.Role, w.image.Label(), detail)
 
-	return errors.Join(refusal, w.notePart(content.Role, partNote{}))
+	return errors.Join(refusal, w.noteSynced(content.Role, 0))
 }
 
-func (w *writer) notePart(role osimage.Role, part partNote) error {
-	if w.note.Parts == nil {
-		w.note.Parts = map[osimage.Role]partNote{}
+func (w *writer) noteSynced(role osimage.Role, bytes int64) error {
+	if w.note.Synced == nil {
+		w.note.Synced = map[osimage.Role]int64{}
 	}
 
-	w.note.Parts[role] = part
+	w.note.Synced[role] = bytes
 	w.note.Verified = false
 
 	return w.scheme.saveNote(w.note)
@@ -332,8 +321,9 @@ func (w *writer) verify(ctx context.Context) error {
 	}
 
 	if bad != "" {
-		// The stream was right, so the medium is wrong, or a power cut took bytes that it had said were synced.
-		if err := w.notePart(bad, partNote{}); err != nil {
+		// Either the medium is wrong, or a power cut took bytes that it had said were synced, or a resumed stream, which
+		// its source cannot verify, brought wrong ones. From its start on the source refuses those.
+		if err := w.noteSynced(bad, 0); err != nil {
 			return err
 		}
 

@@ -42,7 +42,7 @@ func (m *Machine) domain(securityModels []string) *libvirtxml.Domain {
 		Features: &libvirtxml.DomainFeatureList{
 			ACPI: &libvirtxml.DomainFeature{}, APIC: &libvirtxml.DomainFeatureAPIC{},
 		},
-		CPU:        &libvirtxml.DomainCPU{Mode: "maximum"},
+		CPU:        m.cpu(),
 		Clock:      &libvirtxml.DomainClock{Offset: "utc"},
 		OnPoweroff: "destroy",
 		OnReboot:   "restart",
@@ -69,6 +69,22 @@ func (m *Machine) domain(securityModels []string) *libvirtxml.Domain {
 		SecLabel:        securityLabels(securityModels),
 		QEMUCommandline: &libvirtxml.DomainQEMUCommandline{Args: m.network()},
 	}
+}
+
+// emulatedSlow are features that programs take for fast and that QEMU emulates slowly: with them, the SHA-256 that every
+// staged byte goes through ran at 20 MB/s, without them at 32 MB/s (QEMU 7.2, user mode, Go 1.26).
+func emulatedSlow() []string { return []string{"avx", "avx2", "erms"} }
+
+func (m *Machine) cpu() *libvirtxml.DomainCPU {
+	cpu := &libvirtxml.DomainCPU{Mode: "maximum"}
+
+	if m.state.Acceleration == Emulation {
+		for _, feature := range emulatedSlow() {
+			cpu.Features = append(cpu.Features, libvirtxml.DomainCPUFeature{Policy: "disable", Name: feature})
+		}
+	}
+
+	return cpu
 }
 
 func disk(path, device, serial string) libvirtxml.DomainDisk {

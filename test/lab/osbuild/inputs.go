@@ -34,8 +34,8 @@ var sources embed.FS
 type Inputs struct {
 	// Cache is the folder that keeps what was built, such as ~/.cache/stayput-lab.
 	Cache string
-	// Kubelet, Containerd, Shim and Ctr are programs on the host, for Linux and static.
-	Kubelet, Containerd, Shim, Ctr string
+	// Kubelet, Containerd and Shim are programs on the host, for Linux and static.
+	Kubelet, Containerd, Shim string
 	// StateDir is a folder whose contents are added to the persistent root, such as what `stayput node install
 	// --root` wrote; "" for none. All of it will belong to root.
 	StateDir string
@@ -50,13 +50,12 @@ func DefaultInputs(cache string) Inputs {
 		Kubelet:    filepath.Join(cache, "kubernetes-v1.36.3", "kubelet"),
 		Containerd: filepath.Join(cache, "containerd-v2.2.2", "containerd"),
 		Shim:       filepath.Join(cache, "containerd-v2.2.2", "containerd-shim-runc-v2"),
-		Ctr:        filepath.Join(cache, "containerd-v2.2.2", "ctr"),
 	}
 }
 
 func (i Inputs) programs() map[string]string {
 	return map[string]string{
-		"bin/kubelet": i.Kubelet, "bin/containerd": i.Containerd, "bin/containerd-shim-runc-v2": i.Shim, "bin/ctr": i.Ctr,
+		"bin/kubelet": i.Kubelet, "bin/containerd": i.Containerd, "bin/containerd-shim-runc-v2": i.Shim,
 	}
 }
 

@@ -68,7 +68,7 @@ func Kubernetes() Set {
 	}
 }
 
-// Containerd is containerd, containerd-shim-runc-v2 and ctr.
+// Containerd is containerd and containerd-shim-runc-v2.
 func Containerd() Set {
 	return Set{
 		name: "containerd-" + ContainerdVersion, module: "hack/containerd", minutes: 2,
@@ -77,7 +77,6 @@ func Containerd() Set {
 			packages: []string{
 				"github.com/containerd/containerd/v2/cmd/containerd",
 				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
-				"github.com/containerd/containerd/v2/cmd/ctr",
 			},
 		}},
 	}

@@ -66,8 +66,7 @@ func MakeImage(name, version, rootHash string, contents map[osimage.Role][]byte)
 			continue
 		}
 
-		sum := sha256.Sum256(content)
-		digest := "sha256:" + hex.EncodeToString(sum[:])
+		digest := digestOf(content)
 		image.config.Contents = append(image.config.Contents, osimage.Content{
 			Role: role, Digest: digest, Size: int64(len(content)), RawDigest: digest, RawSize: int64(len(content)),
 		})
@@ -87,22 +86,33 @@ func (i *Image) WithConfig(config osimage.Config) *Image {
 // Content is the raw bytes of a content; changing them makes the source a liar.
 func (i *Image) Content(role osimage.Role) []byte { return i.contents[role] }
 
-// Open opens a content.
+// Open opens a content. Like osimage's, a reader from 0 on fails at its end when the bytes are not those of the config.
 func (i *Image) Open(_ context.Context, role osimage.Role, offset int64) (io.ReadCloser, error) {
 	i.Opened = append(i.Opened, Opened{role, offset})
 	content := i.contents[role][offset:]
 
 	if i.BreakAfter > 0 && i.BreakAfter < len(content) {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(content[:i.BreakAfter]), brokenReader{})), nil
+		return io.NopCloser(io.MultiReader(bytes.NewReader(content[:i.BreakAfter]), failingReader{ErrBroken})), nil
 	}
 
-	return io.NopCloser(bytes.NewReader(content)), nil
+	reader := io.Reader(bytes.NewReader(content))
+	if configured, _ := i.config.Content(role); offset == 0 && configured.RawDigest != digestOf(content) {
+		reader = io.MultiReader(reader, failingReader{osimage.ErrWrongDigest})
+	}
+
+	return io.NopCloser(reader), nil
 }
 
-type brokenReader struct{}
+func digestOf(content []byte) string {
+	sum := sha256.Sum256(content)
 
-// Read fails.
-func (brokenReader) Read([]byte) (int, error) { return 0, ErrBroken }
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// failingReader fails.
+type failingReader struct{ err error }
+
+func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
 
 // pattern is bytes that do not repeat, the same for the same seed.
 func pattern(seed string, size int) []byte {
