@@ -3,6 +3,7 @@ package statustable
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -11,19 +12,33 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
-// Write writes the header and the table of a pool. Of the updates, those whose door is another are left out; the rest
-// keep their order. Deadlines are shown as time left at now.
+// waitingForAgent stands for the reason of an attempt of which the agent has said nothing.
+const waitingForAgent = "WaitingForAgent"
+
+// Write writes the header and the table of a pool, and below it what the agents say of the nodes that do not go on by
+// themselves. Of the updates, those whose door is another are left out; the rest keep their order. Deadlines are shown
+// as time left at now.
 func Write(out io.Writer, pool *v1alpha1.HostPool, updates []v1alpha1.NodeUpdate, now time.Time) error {
 	writeHeader(out, pool)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NODE\tPHASE\tSLOT\tRUNNING\tWANTED\tBYTES\tDEADLINE\tREASON")
+	var below strings.Builder
+	var rows int32
 	for i := range updates {
 		if door := updates[i].Spec.Door; door.Namespace == pool.Namespace && door.Name == pool.Name {
 			writeNode(table, &updates[i], now)
+			below.WriteString(obstacle(&updates[i]))
+			rows++
 		}
+	}
+	if without := pool.Status.Nodes - rows; without > 0 {
+		fmt.Fprintf(&below, "  %d more of the pool's nodes have not been offered the release\n", without)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("writing the table of HostPool %s: %w", pool.Name, err)
+	}
+	if _, err := io.WriteString(out, below.String()); err != nil {
+		return fmt.Errorf("writing below the table of HostPool %s: %w", pool.Name, err)
 	}
 
 	return nil
@@ -56,15 +71,58 @@ func writeHeader(out io.Writer, pool *v1alpha1.HostPool) {
 
 func writeNode(out io.Writer, update *v1alpha1.NodeUpdate, now time.Time) {
 	status := update.Status
-	phase, reason := status.Phase, string(status.Reason)
-	if status.Attempt != update.Spec.Attempt {
-		phase, reason = v1alpha1.PhaseIdle, "WaitingForAgent"
-	}
+	phase, reason := whereIs(update)
 	if bmc := status.OutOfBand; bmc != nil && bmc.Attempt == update.Spec.Attempt && !phase.Ended() {
 		reason += fmt.Sprintf(" (BMC: %s, %s)", bmc.Phase, bmc.Reason)
 	}
 	fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", update.Name, phase, dash(status.Running.Name),
 		dash(status.Running.Version), update.Spec.Release.OS.Version, bytesOf(status.Progress), deadline(update, now), reason)
+}
+
+// whereIs is the phase of the present attempt and its reason.
+func whereIs(update *v1alpha1.NodeUpdate) (phase v1alpha1.Phase, reason string) {
+	status := &update.Status
+	switch {
+	case status.Attempt == update.Spec.Attempt:
+		return status.Phase, string(status.Reason)
+	case notTakenUp(update):
+		return v1alpha1.PhaseIdle, string(status.Reason)
+	default:
+		return v1alpha1.PhaseIdle, waitingForAgent
+	}
+}
+
+// notTakenUp tells whether the agent has seen the present attempt and says why it does not take it up, as where it
+// cannot read the slots: it is idle then, and names no attempt.
+func notTakenUp(update *v1alpha1.NodeUpdate) bool {
+	status := &update.Status
+
+	return status.Attempt == "" && status.Phase == v1alpha1.PhaseIdle && status.ObservedGeneration == update.Generation &&
+		status.Reason != "" && status.Reason != v1alpha1.ReasonNoAttempt
+}
+
+// obstacle is the line below the table for a node that does not go on by itself, "" for one that does.
+func obstacle(update *v1alpha1.NodeUpdate) string {
+	status := &update.Status
+	about := status.Attempt == update.Spec.Attempt || notTakenUp(update)
+	if !about || status.Message == "" || goesOn(status.Reason) {
+		return ""
+	}
+
+	return fmt.Sprintf("  %s: %s\n", update.Name, strings.Join(strings.Fields(status.Message), " "))
+}
+
+// goesOn tells whether a reason is one of those that every good attempt passes. All others say what stands in the way.
+func goesOn(reason v1alpha1.Reason) bool {
+	switch reason {
+	case v1alpha1.ReasonNoAttempt, v1alpha1.ReasonUpToDate, v1alpha1.ReasonDownloading, v1alpha1.ReasonWaitingForReady,
+		v1alpha1.ReasonWritingBootEntry, v1alpha1.ReasonWaitingForBoot, v1alpha1.ReasonWaitingForHealth,
+		v1alpha1.ReasonWaitingForCommit, v1alpha1.ReasonDeletingPods, v1alpha1.ReasonCommitted,
+		v1alpha1.ReasonAttemptSuperseded:
+		return true
+	default:
+		return false
+	}
 }
 
 func dash(text string) string {

@@ -23,7 +23,7 @@ func TestRowsSayWhereEachNodeIs(t *testing.T) {
 	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	pool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "lab"}}
 	base := func(name string) v1alpha1.NodeUpdate {
-		update := v1alpha1.NodeUpdate{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		update := v1alpha1.NodeUpdate{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 2}}
 		update.Spec.Door = v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "lab", Host: "h"}
 		update.Spec.Attempt, update.Spec.Release.OS.Version = "a1", "1.1.0"
 		update.Status.Attempt = "a1"
@@ -52,6 +52,38 @@ func TestRowsSayWhereEachNodeIs(t *testing.T) {
 		"an attempt that the agent has not seen": {func(u *v1alpha1.NodeUpdate) {
 			u.Status.Phase, u.Spec.Attempt = v1alpha1.PhaseSucceeded, "a2"
 		}, "n1 Idle - - 1.1.0 - - WaitingForAgent"},
+		"an attempt that the agent cannot take up": {func(u *v1alpha1.NodeUpdate) {
+			u.Status = v1alpha1.NodeUpdateStatus{
+				Phase: v1alpha1.PhaseIdle, Reason: v1alpha1.ReasonSchemeUnsupported, ObservedGeneration: 2,
+				Message: "neither /usr nor / is\non a dm-verity device",
+			}
+		}, "n1 Idle - - 1.1.0 - - SchemeUnsupported n1: neither /usr nor / is on a dm-verity device"},
+		"one that it could not take up before": {func(u *v1alpha1.NodeUpdate) {
+			u.Status = v1alpha1.NodeUpdateStatus{
+				Phase: v1alpha1.PhaseIdle, Reason: v1alpha1.ReasonSchemeUnsupported, ObservedGeneration: 1, Message: "old news",
+			}
+		}, "n1 Idle - - 1.1.0 - - WaitingForAgent"},
+		"an agent that was asked for nothing yet": {func(u *v1alpha1.NodeUpdate) {
+			u.Status = v1alpha1.NodeUpdateStatus{
+				Phase: v1alpha1.PhaseIdle, Reason: v1alpha1.ReasonNoAttempt, ObservedGeneration: 2, Message: "no attempt is asked for",
+			}
+		}, "n1 Idle - - 1.1.0 - - WaitingForAgent"},
+		"refused": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseRefused, v1alpha1.ReasonBootPartitionFull
+			u.Status.Message = "/efi has 3 MiB left of 64; remove files"
+		}, "n1 Refused - - 1.1.0 - - BootPartitionFull n1: /efi has 3 MiB left of 64; remove files"},
+		"refused in an attempt that is over": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseRefused, v1alpha1.ReasonBootPartitionFull
+			u.Status.Message, u.Spec.Attempt = "old news", "a2"
+		}, "n1 Idle - - 1.1.0 - - WaitingForAgent"},
+		"fetching in vain": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable
+			u.Status.Message = "no such host"
+		}, "n1 Staging - - 1.1.0 - - RegistryUnavailable n1: no such host"},
+		"up to date": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseSucceeded, v1alpha1.ReasonUpToDate
+			u.Status.Message = "runs it already"
+		}, "n1 Succeeded - - 1.1.0 - - UpToDate"},
 		"another pool's": {func(u *v1alpha1.NodeUpdate) { u.Spec.Door.Name = "other" }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,6 +102,30 @@ func TestRowsSayWhereEachNodeIs(t *testing.T) {
 				t.Errorf("row %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestNodesWithoutARowAreCounted(t *testing.T) {
+	t.Parallel()
+
+	pool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "lab"}}
+	update := v1alpha1.NodeUpdate{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	update.Spec.Door = v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "lab", Host: "h"}
+	update.Spec.Attempt = "a1"
+
+	for nodes, want := range map[int32]string{
+		0: "", 1: "", 3: "  2 more of the pool's nodes have not been offered the release\n",
+	} {
+		pool.Status.Nodes = nodes
+
+		var out strings.Builder
+		if err := Write(&out, pool, []v1alpha1.NodeUpdate{update}, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, below, _ := strings.Cut(out.String(), "WaitingForAgent\n"); below != want {
+			t.Errorf("of %d nodes: got %q below the table, want %q", nodes, below, want)
+		}
 	}
 }
 

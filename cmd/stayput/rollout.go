@@ -91,8 +91,9 @@ func newStatusCommand() *cobra.Command {
 		Long: `Show where the nodes of a pool are, or those of every pool of the namespace.
 
 For each node: the phase of its attempt, the slot and version that run, the version that is wanted, the bytes that are
-written and verified, when the present wait ends, and why it is where it is. Nodes of another cluster are read with the
-kubeconfig Secret that the pool names; you need the right to read it.`,
+written and verified, when the present wait ends, and why it is where it is. What stands in the way of a node that
+cannot go on is below the table. Nodes of another cluster are read with the kubeconfig Secret that the pool names; you
+need the right to read it.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	flags := newRolloutFlags(command)

@@ -61,7 +61,13 @@ func TestStatusAnswersWhereEachNodeIs(t *testing.T) {
 	fresh.Name, fresh.Spec.Attempt = "n2", "a2"
 	foreign := update.DeepCopy()
 	foreign.Name, foreign.Spec.Door.Name = "n3", "other"
-	home := fakeCluster(t, haltedPool(), update, fresh, foreign)
+	unfit := update.DeepCopy()
+	unfit.Name, unfit.Generation = "n4", 3
+	unfit.Status = v1alpha1.NodeUpdateStatus{
+		Phase: v1alpha1.PhaseIdle, Reason: v1alpha1.ReasonSchemeUnsupported, ObservedGeneration: 3,
+		Message: "the slots cannot be read, trying again: neither /usr nor / is on a dm-verity device",
+	}
+	home := fakeCluster(t, haltedPool(), update, fresh, foreign, unfit)
 
 	var out strings.Builder
 	if err := printPools(t.Context(), &out, home, "metal", "gpu", now); err != nil {
@@ -73,6 +79,8 @@ func TestStatusAnswersWhereEachNodeIs(t *testing.T) {
 		"Halted=True ReleaseFailed: failed on n1",
 		"n1 Rebooting a 1.1.0 1.2.0 5/9 MiB in 1m30s WaitingForBoot (BMC: Silent, DeadlinePassed)",
 		"n2 Idle a 1.1.0 1.2.0 5/9 MiB in 1m30s WaitingForAgent",
+		"n4 Idle - - 1.2.0 - - SchemeUnsupported",
+		"n4: the slots cannot be read, trying again: neither /usr nor / is on a dm-verity device",
 	} {
 		if !strings.Contains(fields, want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
