@@ -20,6 +20,10 @@ install() {
     mkdir -p "$initdir$systemdsystemunitdir/initrd.target.wants"
     ln -sf ../lab-config.service "$initdir$systemdsystemunitdir/initrd.target.wants/lab-config.service"
 
+    # Nobody asks for it by its name: dm-verity takes what is there.
+    mkdir -p "$initdir/etc/modules-load.d"
+    echo sha256_ssse3 >"$initdir/etc/modules-load.d/10-lab.conf"
+
     mkdir -p "$initdir$systemdsystemunitdir/systemd-udev-trigger.service.d"
     inst_simple "$moddir/udev-trigger.conf" "$systemdsystemunitdir/systemd-udev-trigger.service.d/10-lab.conf"
 
