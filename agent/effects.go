@@ -243,7 +243,7 @@ func (e *Engine) conclude(ctx context.Context, now world, next step) error {
 
 	switch end.Reason {
 	case v1alpha1.ReasonKernelOrInitrdFailed, v1alpha1.ReasonGateInterrupted:
-		if seen := e.Machine.Excerpt(ctx); seen != "" {
+		if seen := e.Machine.Excerpt(ctx, now.attempt().RebootBoot); seen != "" {
 			end.Message = cut(end.Message + "; last seen: " + seen)
 		}
 	default:

@@ -103,7 +103,9 @@ func (h *Host) Rungs(ctx context.Context) []v1alpha1.RungStatus {
 }
 
 // Excerpt implements Machine.
-func (h *Host) Excerpt(ctx context.Context) string { return h.excerpts.PreviousBoot(ctx, "") }
+func (h *Host) Excerpt(ctx context.Context, since string) string {
+	return h.excerpts.PreviousBoot(ctx, since)
+}
 
 // Reboot implements Machine.
 func (h *Host) Reboot(ctx context.Context) error { return h.rebooter.Reboot(ctx) }

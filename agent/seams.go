@@ -28,8 +28,9 @@ type Machine interface {
 	EnsureWatchdog(ctx context.Context) error
 	// Rungs looks at the in-OS rungs of the fallback ladder.
 	Rungs(ctx context.Context) []v1alpha1.RungStatus
-	// Excerpt is what the boot before this one left behind for a person to read, "" when there is nothing.
-	Excerpt(ctx context.Context) string
+	// Excerpt is what the boot before this one left behind for a person to read, "" when there is nothing or when that
+	// boot is the one with the boot ID since.
+	Excerpt(ctx context.Context, since string) string
 	// Reboot asks for a reboot through the firmware. Asking twice is fine.
 	Reboot(ctx context.Context) error
 }

@@ -374,7 +374,7 @@ func (m *Machine) Rungs(context.Context) []v1alpha1.RungStatus {
 }
 
 // Excerpt implements agent.Machine.
-func (m *Machine) Excerpt(context.Context) string { return "kernel: last words" }
+func (m *Machine) Excerpt(context.Context, string) string { return "kernel: last words" }
 
 // Reboot implements agent.Machine.
 func (m *Machine) Reboot(context.Context) error {

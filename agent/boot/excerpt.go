@@ -3,6 +3,7 @@ package boot
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,26 +31,22 @@ type Excerpts struct {
 	Journalctl func(ctx context.Context, arguments ...string) ([]byte, error)
 }
 
-// PreviousBoot returns the last errors of a boot, the one before this when the boot ID is "": the kernel's crash record
-// when there is one, else the errors in the persistent journal. "" when there is neither. Secrets are the journal's own
+// PreviousBoot returns the last errors of the boot before this one: the kernel's crash record when there is one, else the
+// errors in the persistent journal. It is "" when there is neither, and when the journal holds no boot since the one with
+// the boot ID given, for a boot that ended before the journal was kept has left nothing. Secrets are the journal's own
 // concern; lines that look as if they held one are left out.
-func (e Excerpts) PreviousBoot(ctx context.Context, bootID string) string {
+func (e Excerpts) PreviousBoot(ctx context.Context, since string) string {
 	if crash := e.crashRecord(); crash != "" {
 		return crash
 	}
 
-	return e.journal(ctx, bootID)
+	return e.journal(ctx, since)
 }
 
-func (e Excerpts) journal(ctx context.Context, bootID string) string {
+func (e Excerpts) journal(ctx context.Context, since string) string {
 	// A journal in /run is gone with its boot.
 	if _, err := os.Stat(filepath.Join(e.System.Root, "/var/log/journal")); err != nil {
 		return ""
-	}
-
-	which := "-1"
-	if bootID != "" {
-		which = strings.ReplaceAll(bootID, "-", "")
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, excerptDeadline)
@@ -60,12 +57,47 @@ func (e Excerpts) journal(ctx context.Context, bootID string) string {
 		run = journalctl
 	}
 
-	output, err := run(ctx, "--no-pager", "-q", "-b", which, "-p", "err", "-n", "20", "-o", "cat")
+	output, err := run(ctx, "--no-pager", "-q", "-b", "-1", "-p", "err", "-n", "20", "-o", "json")
 	if err != nil {
 		return "" // no such boot in the journal; there is nothing to show
 	}
 
-	return bounded(string(output))
+	var text strings.Builder
+
+	for line := range bytes.Lines(output) {
+		var entry journalEntry
+		if json.Unmarshal(line, &entry) == nil && entry.BootID != strings.ReplaceAll(since, "-", "") {
+			text.WriteString(entry.text() + "\n")
+		}
+	}
+
+	return bounded(text.String())
+}
+
+// journalEntry is what is read of an entry in the journal's JSON format, https://systemd.io/JOURNAL_EXPORT_FORMATS/.
+type journalEntry struct {
+	BootID string `json:"_BOOT_ID"`
+	// Message is a string, or a list of bytes when it is not plain text.
+	Message json.RawMessage `json:"MESSAGE"`
+}
+
+func (e journalEntry) text() string {
+	var text string
+	if json.Unmarshal(e.Message, &text) == nil {
+		return text
+	}
+
+	var numbers []uint16 // encoding/json takes a list of uint8 for base64
+	if json.Unmarshal(e.Message, &numbers) != nil {
+		return ""
+	}
+
+	content := make([]byte, 0, len(numbers))
+	for _, number := range numbers {
+		content = append(content, byte(number))
+	}
+
+	return string(content)
 }
 
 func journalctl(ctx context.Context, arguments ...string) ([]byte, error) {

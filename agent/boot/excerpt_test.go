@@ -2,6 +2,7 @@ package boot_test
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,14 @@ func TestExcerptFromJournal(t *testing.T) {
 		Journalctl: func(_ context.Context, arguments ...string) ([]byte, error) {
 			asked = arguments
 
-			return []byte("first\n\n\x1b[31mred\xff\nlogin with password=hunter2\nBearer Token abc\nlast\n"), nil
+			return []byte(`{"_BOOT_ID":"abcd","MESSAGE":"first"}
+{"_BOOT_ID":"abcd","MESSAGE":""}
+{"_BOOT_ID":"abcd","MESSAGE":[27,91,51,49,109,114,101,100,255]}
+{"_BOOT_ID":"abcd","MESSAGE":"login with password=hunter2"}
+{"_BOOT_ID":"abcd","MESSAGE":"Bearer Token abc"}
+{"_BOOT_ID":"abcd","MESSAGE":null}
+{"_BOOT_ID":"abcd","MESSAGE":"last"}
+`), nil
 		},
 	}
 
@@ -43,10 +51,8 @@ func TestExcerptFromJournal(t *testing.T) {
 		t.Errorf("journalctl was called with %v", asked)
 	}
 
-	excerpts.PreviousBoot(t.Context(), "ab-cd")
-
-	if !slices.Contains(asked, "abcd") {
-		t.Errorf("journalctl was called with %v", asked)
+	if got := excerpts.PreviousBoot(t.Context(), "ab-cd"); got != "" {
+		t.Errorf("the boot that asked for the reboot, gives %q", got)
 	}
 
 	excerpts.Journalctl = func(context.Context, ...string) ([]byte, error) { return []byte("x"), errNoBus }
@@ -65,14 +71,32 @@ func TestExcerptIsBounded(t *testing.T) {
 	for _, text := range []string{strings.Repeat("ä", 3000), strings.Repeat("line of text\n", 1000), strings.Repeat("\n", 5000)} {
 		excerpts := boot.Excerpts{
 			System:     boot.System{Root: root},
-			Journalctl: func(context.Context, ...string) ([]byte, error) { return []byte(text), nil },
+			Journalctl: func(context.Context, ...string) ([]byte, error) { return entries(t, text), nil },
 		}
 
 		got := excerpts.PreviousBoot(t.Context(), "")
-		if len(got) > boot.MaxExcerptBytes || !utf8.ValidString(got) {
+		if len(got) > boot.MaxExcerptBytes || len(got) < boot.MaxExcerptBytes/2 && strings.TrimSpace(text) != "" || !utf8.ValidString(got) {
 			t.Errorf("%d bytes, valid: %v", len(got), utf8.ValidString(got))
 		}
 	}
+}
+
+// entries are the lines of a text as journal entries.
+func entries(t *testing.T, text string) []byte {
+	t.Helper()
+
+	var output []byte
+
+	for line := range strings.Lines(text) {
+		entry, err := json.Marshal(map[string]string{"_BOOT_ID": "abcd", "MESSAGE": line})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		output = append(append(output, entry...), '\n')
+	}
+
+	return output
 }
 
 func TestExcerptFromCrashRecord(t *testing.T) {
