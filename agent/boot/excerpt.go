@@ -94,7 +94,7 @@ func (e journalEntry) text() string {
 
 	content := make([]byte, 0, len(numbers))
 	for _, number := range numbers {
-		content = append(content, byte(number))
+		content = append(content, byte(number&0xff))
 	}
 
 	return string(content)

@@ -26,7 +26,7 @@ func Release() error {
 	if err != nil {
 		return fmt.Errorf("listing what is mapped: %w", err)
 	}
-	defer maps.Close() //nolint:errcheck // it was only read
+	defer maps.Close()
 
 	lines := bufio.NewScanner(maps)
 	for lines.Scan() {

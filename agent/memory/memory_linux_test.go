@@ -10,7 +10,7 @@ import (
 )
 
 // The program goes on to work, and less of its file is resident.
-func TestRelease(t *testing.T) { //nolint:paralleltest // it is about the whole process
+func TestRelease(t *testing.T) {
 	before := residentFile(t)
 
 	if err := memory.Release(); err != nil {
