@@ -58,7 +58,7 @@ func newCommand() *cobra.Command {
 	root.PersistentFlags().StringVar(&shared.id, "id", "default", "which lab, when there are several on this machine")
 	root.AddCommand(
 		newUpCommand(&shared), newDemoCommand(&shared), newDownCommand(&shared), newStatusCommand(&shared), newSSHCommand(&shared),
-		newConsoleCommand(&shared), newPowerCommand(&shared), newPushCommand(&shared), newToolsCommand(),
+		newConsoleCommand(&shared), newPowerCommand(&shared), newPushCommand(&shared), newToolsCommand(), newOutageCommand(&shared),
 	)
 
 	return root
