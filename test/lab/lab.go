@@ -108,6 +108,15 @@ func (l *Lab) start(ctx context.Context, options Options) error {
 		return fmt.Errorf("making the lab's directory: %w", err)
 	}
 
+	cache, err := tools.CacheDir()
+	if err != nil {
+		return err
+	}
+
+	if err := prune(cache, time.Now()); err != nil {
+		return err
+	}
+
 	var programs string
 
 	return l.steps(ctx, []step{
@@ -275,7 +284,8 @@ func (l *Lab) connectLibvirt(ctx context.Context) error {
 	return err
 }
 
-// installResources installs Metal3's custom resources and Stayput's, with its roles and policies, in both clusters.
+// installResources installs what an operator does: Metal3's custom resources and config/default in the cluster of the
+// hosts, and config/nodes in that of the Nodes when it is another one.
 func (l *Lab) installResources(ctx context.Context) error {
 	metal3, err := l.metal3Folder(ctx)
 	if err != nil {
@@ -284,10 +294,10 @@ func (l *Lab) installResources(ctx context.Context) error {
 
 	group, grouped := errgroup.WithContext(ctx)
 
-	group.Go(func() error { return l.installInto(grouped, l.Cluster, metal3) })
+	group.Go(func() error { return l.installHome(grouped, metal3) })
 
 	if l.state.Management {
-		group.Go(func() error { return l.installInto(grouped, l.Management, metal3) })
+		group.Go(func() error { return l.installInto(grouped, l.Cluster, filepath.Join(l.root, "config", "nodes")) })
 	}
 
 	if err := group.Wait(); err != nil {
@@ -297,18 +307,27 @@ func (l *Lab) installResources(ctx context.Context) error {
 	return l.makeClients()
 }
 
-func (l *Lab) installInto(ctx context.Context, cluster *controlplane.Cluster, metal3 string) error {
-	for _, folder := range []string{metal3, filepath.Join(l.root, "config", "default")} {
-		if err := cluster.ApplyFolder(ctx, folder); err != nil {
-			return fmt.Errorf("installing %s: %w", folder, err)
-		}
+// installHome installs into the cluster of the hosts.
+func (l *Lab) installHome(ctx context.Context, metal3 string) error {
+	if err := l.installInto(ctx, l.Management, metal3, filepath.Join(l.root, "config", "default")); err != nil {
+		return err
 	}
 
 	// The controller runs on the host, from this working copy; see StartController. No node is there yet, so its pods
 	// never began.
-	_, err := cluster.Kubectl(ctx, nil, "scale", "deployment", "--all", "--replicas=0", "--namespace="+controllerNamespace)
+	_, err := l.Management.Kubectl(ctx, nil, "scale", "deployment", "--all", "--replicas=0", "--namespace="+controllerNamespace)
 	if err != nil {
 		return fmt.Errorf("keeping the controller out of the cluster: %w", err)
+	}
+
+	return nil
+}
+
+func (l *Lab) installInto(ctx context.Context, cluster *controlplane.Cluster, folders ...string) error {
+	for _, folder := range folders {
+		if err := cluster.ApplyFolder(ctx, folder); err != nil {
+			return fmt.Errorf("installing %s: %w", folder, err)
+		}
 	}
 
 	return cluster.WaitEstablished(ctx)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -122,7 +123,7 @@ func (s *store) close() {
 func (s *store) once(name, what string, fill func(dir string) error) (string, error) {
 	final := filepath.Join(s.inputs.Cache, name)
 	if _, err := os.Stat(final); err == nil {
-		return final, nil
+		return final, s.used(name)
 	}
 
 	begin := time.Now()
@@ -153,6 +154,18 @@ func (s *store) once(name, what string, fill func(dir string) error) (string, er
 	s.inputs.logf("%s: done in %s", what, time.Since(begin).Round(time.Second/10)) //nolint:mnd // tenths
 
 	return final, nil
+}
+
+// used gives the folder at the top of the cache the time of its last use, so that old ones can be told.
+func (s *store) used(name string) error {
+	top, _, _ := strings.Cut(name, string(filepath.Separator))
+	now := time.Now()
+
+	if err := os.Chtimes(filepath.Join(s.inputs.Cache, top), now, now); err != nil {
+		return fmt.Errorf("noting the use of %s: %w", top, err)
+	}
+
+	return nil
 }
 
 // versionParts are what all versions share.
