@@ -43,7 +43,8 @@ func admin(t *testing.T) client.Client {
 // install applies the files that an operator applies, and waits until the API server acts on them.
 func install(ctx context.Context, server *apiserver.Server) error {
 	for _, name := range []string{
-		"rbac/agent_role.yaml", "rbac/agent_role_binding.yaml", "admission/agent_policy.yaml", "admission/agent_policy_binding.yaml",
+		"rbac/nodes/agent_role.yaml", "rbac/nodes/agent_role_binding.yaml",
+		"admission/agent_policy.yaml", "admission/agent_policy_binding.yaml",
 	} {
 		data, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(name)))
 		if err != nil {

@@ -13,11 +13,15 @@ import (
 	"github.com/go-logr/logr"
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	"github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -42,95 +46,190 @@ func (oneImage) Resolve(context.Context, pool.ImageRequest) (pool.Image, error) 
 	return pool.Image{Digest: "sha256:" + strings.Repeat("ab", 32), Version: "1.1.0"}, nil
 }
 
-// A whole rollout with a pod to evict, a pull Secret, and a deleted pool at its end, as the service account.
+// A whole rollout in the controller's own cluster and one in a cluster of Nodes only, each with a pod to evict, a pull
+// Secret, and a deleted pool at its end, as the service accounts.
 func TestTheInstalledRightsAreEnough(t *testing.T) {
 	t.Parallel()
 	g := gomega.NewWithT(t)
 	g.SetDefaultEventuallyTimeout(waitFor)
 	var log strings.Builder
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	home, far := start(t), start(t)
+	install(t, home, ".")
+	dropCRDs(t, far)
+	install(t, far, "../nodes")
+	prepareHosts(t, home, far)
+	pools := map[string]*apiserver.Server{"near": home, "far": far}
+	fleets := make([]*fakeagent.Fleet, 0, len(pools))
+	for name, server := range pools {
+		prepareNode(t, server, name)
+		fleets = append(fleets, &fakeagent.Fleet{Client: server.Client})
+	}
+	stop := runAll(t, home, fleets)
+
+	for name, server := range pools {
+		key := client.ObjectKey{Namespace: namespace, Name: name}
+		hostPool := &v1alpha1.HostPool{}
+		g.Eventually(func() []metav1.Condition {
+			_ = home.Client.Get(t.Context(), key, hostPool)
+
+			return hostPool.Status.Conditions
+		}).Should(gomega.ContainElement(gomega.And(
+			gomega.HaveField("Type", v1alpha1.ConditionReady), gomega.HaveField("Reason", v1alpha1.ReasonAllUpdated))))
+		g.Eventually(func() []string { return eventReasons(t, server) }).
+			Should(gomega.ContainElements("Selected", "Drained", "Succeeded"))
+		g.Expect(home.Client.Delete(t.Context(), hostPool)).To(gomega.Succeed())
+		g.Eventually(func() bool { return apierrors.IsNotFound(home.Client.Get(t.Context(), key, hostPool)) }).Should(gomega.BeTrue())
+	}
+	stop()
+	for _, fleet := range fleets {
+		g.Expect(fleet.Violations()).To(gomega.BeEmpty())
+	}
+	g.Expect(log.String()).NotTo(gomega.ContainSubstring("forbidden"), "a right is missing")
+}
+
+func start(t *testing.T) *apiserver.Server {
+	t.Helper()
 	server, err := apiserver.Start(t.Context())
-	g.Expect(err).NotTo(gomega.HaveOccurred())
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	install(t, server)
-	prepare(t, server)
-	fleet := &fakeagent.Fleet{Client: server.Client}
-	stop := runAll(t, server, fleet)
 
-	key := client.ObjectKey{Namespace: namespace, Name: "gpu"}
-	hostPool := &v1alpha1.HostPool{}
-	g.Eventually(func() []metav1.Condition {
-		_ = server.Client.Get(t.Context(), key, hostPool)
-
-		return hostPool.Status.Conditions
-	}).Should(gomega.ContainElement(gomega.And(
-		gomega.HaveField("Type", v1alpha1.ConditionReady), gomega.HaveField("Reason", v1alpha1.ReasonAllUpdated))))
-	g.Eventually(func() []string { return eventReasons(t, server) }).Should(gomega.ContainElements("Selected", "Drained", "Succeeded"))
-	g.Expect(server.Client.Delete(t.Context(), hostPool)).To(gomega.Succeed())
-	g.Eventually(func() bool { return apierrors.IsNotFound(server.Client.Get(t.Context(), key, hostPool)) }).Should(gomega.BeTrue())
-	stop()
-	g.Expect(fleet.Violations()).To(gomega.BeEmpty())
-	g.Expect(log.String()).NotTo(gomega.ContainSubstring("forbidden"), "a right is missing")
+	return server
 }
 
-func install(t *testing.T, server *apiserver.Server) {
+// dropCRDs takes away the custom resources that a test's server comes with, so that only what is installed is there.
+func dropCRDs(t *testing.T, server *apiserver.Server) {
 	t.Helper()
-	kubectl, err := apiserver.Kubectl()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kubectl(t, server, "delete", "customresourcedefinitions", "--all", "--wait")
+}
+
+func install(t *testing.T, server *apiserver.Server, folder string) {
+	t.Helper()
+	kubectl(t, server, "apply", "-k", folder)
+	kubectl(t, server, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinitions", "--all")
+}
+
+func kubectl(t *testing.T, server *apiserver.Server, args ...string) string {
+	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, server.Kubeconfig, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), kubectl, "--kubeconfig", kubeconfig, "apply", "-k", ".")
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("kubectl apply -k config/default: %v\n%s", err, out)
+
+	return run(t, append(args, "--kubeconfig", kubeconfig)...)
+}
+
+// run runs kubectl.
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+	program, err := apiserver.Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+
+	return string(out)
+}
+
+// prepareHosts makes two pools with a host each. The Node of the one is in the same cluster, that of the other is far.
+func prepareHosts(t *testing.T, home, far *apiserver.Server) {
+	t.Helper()
+	create(t, home,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pull"}},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nodes-kubeconfig"},
+			Data:       map[string][]byte{"value": accountKubeconfig(t, far)},
+		},
+	)
+	create(t, far,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
+	)
+	for _, name := range []string{"near", "far"} {
+		labels := map[string]string{"pool": name}
+		hostPool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		hostPool.Spec.HostSelector.MatchLabels = labels
+		hostPool.Spec.Release.OS = v1alpha1.ImageSource{Image: "registry.test/os:1.1.0", PullSecretName: "pull"}
+		if name == "far" {
+			hostPool.Spec.Cluster = &v1alpha1.ClusterReference{KubeconfigSecretName: "nodes-kubeconfig"}
+		}
+		create(t, home,
+			&metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "host-" + name, Labels: labels}}, hostPool)
 	}
 }
 
-// prepare makes a host with its Node, a pod on it, and a pool.
-func prepare(t *testing.T, server *apiserver.Server) {
+// accountKubeconfig is the kubeconfig of the service account that config/nodes makes, as the quick start writes it.
+func accountKubeconfig(t *testing.T, server *apiserver.Server) []byte {
 	t.Helper()
-	labels := map[string]string{"pool": "gpu"}
+	kube, err := kubernetes.NewForConfig(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := kube.CoreV1().ServiceAccounts("stayput-system").
+		CreateToken(t.Context(), "stayput-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["nodes"] = &clientcmdapi.Cluster{
+		Server: server.Config.Host, CertificateAuthorityData: server.Config.CAData,
+	}
+	config.AuthInfos["stayput"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	config.Contexts["nodes"] = &clientcmdapi.Context{Cluster: "nodes", AuthInfo: "stayput"}
+	config.CurrentContext = "nodes"
+	kubeconfig, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return kubeconfig
+}
+
+// prepareNode makes the Node of a pool's host, with a pod on it.
+func prepareNode(t *testing.T, server *apiserver.Server, pool string) {
+	t.Helper()
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{ProviderID: "metal3://" + namespace + "/h1/m1"},
+		ObjectMeta: metav1.ObjectMeta{Name: "node-" + pool},
+		Spec:       corev1.NodeSpec{ProviderID: "metal3://" + namespace + "/host-" + pool + "/m1"},
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: new(true),
 		}}},
 		Spec: corev1.PodSpec{
-			NodeName: "n1", TerminationGracePeriodSeconds: new(int64(0)),
+			NodeName: node.Name, TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{Name: "c", Image: "i"}},
 		},
 	}
-	hostPool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gpu"}}
-	hostPool.Spec.HostSelector.MatchLabels = labels
-	hostPool.Spec.Release.OS = v1alpha1.ImageSource{Image: "registry.test/os:1.1.0", PullSecretName: "pull"}
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pull"}},
-		&metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "h1", Labels: labels}},
-		node, pod, hostPool,
-	} {
-		if err := server.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-	}
+	create(t, server, node, pod)
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	if err := server.Client.Status().Update(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
 }
 
+func create(t *testing.T, server *apiserver.Server, objects ...client.Object) {
+	t.Helper()
+	for _, object := range objects {
+		if err := server.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // runAll runs the agents, and the controllers as the service account. The function that it gives ends both.
-func runAll(t *testing.T, server *apiserver.Server, fleet *fakeagent.Fleet) func() {
+func runAll(t *testing.T, server *apiserver.Server, fleets []*fakeagent.Fleet) func() {
 	t.Helper()
 	scheme, err := apiserver.Scheme()
 	if err != nil {
@@ -163,7 +262,9 @@ func runAll(t *testing.T, server *apiserver.Server, fleet *fakeagent.Fleet) func
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go fleet.Run(ctx)
+	for _, fleet := range fleets {
+		go fleet.Run(ctx)
+	}
 	go func() { done <- mgr.Start(ctx) }()
 	ended := false
 	stop := func() {
