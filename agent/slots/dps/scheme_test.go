@@ -291,7 +291,15 @@ func TestBrokenTransferResumes(t *testing.T) {
 
 	b.next.BreakAfter, b.next.Opened = 0, nil
 	b.use(b.machine)
-	b.stage(t, b.next)
+
+	var told []int64
+	if err := b.scheme.Stage(t.Context(), b.next, func(done int64) { told = append(told, done) }); err != nil {
+		t.Fatal(err)
+	}
+
+	if told[0] != 10_000 {
+		t.Errorf("progress began at %d bytes, want what was there", told[0])
+	}
 
 	if got := b.next.Opened[0]; got.Role != osimage.RoleUSR || got.Offset != 10_000 {
 		t.Errorf("the transfer went on with %+v", got)

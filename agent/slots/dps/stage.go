@@ -203,6 +203,8 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 
 	defer func() { err = errors.Join(err, reader.Close()) }()
 
+	w.progress(w.before + offset)
+
 	return w.copy(ctx, content, medium, reader, offset)
 }
 
