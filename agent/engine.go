@@ -324,10 +324,16 @@ func (e *Engine) note(now world, next step) {
 	e.last, e.since = next, now.now
 }
 
-// wakeTime is when to look again: when the step says so, or a status write is to be tried again.
+// wakeTime is when to look again: when the step says so, a status write is to be tried again, or a heartbeat is due.
 func (e *Engine) wakeTime(now world, next step) time.Time {
 	wake := now.now.Add(slowTimer)
-	for _, at := range []time.Time{next.wake, e.statusRetry} {
+
+	var heartbeat time.Time
+	if e.shown != nil && now.update != nil && e.statusRetry.IsZero() {
+		heartbeat = heartbeatDue(*e.shown)
+	}
+
+	for _, at := range []time.Time{next.wake, e.statusRetry, heartbeat} {
 		if !at.IsZero() && at.Before(wake) {
 			wake = at
 		}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -140,15 +141,34 @@ func TestAnUpdateCostsFewWrites(t *testing.T) {
 			t.Parallel()
 
 			outcome := agenttest.Run(scenario)
-			if outcome.Cluster.Writes > budget {
+			if outcome.Cluster.Writes-heartbeats(outcome.Cluster.Statuses) > budget {
 				for _, status := range outcome.Cluster.Statuses {
 					t.Logf("%s/%s %+v %s", status.Phase, status.Reason, status.Progress, status.Message)
 				}
 
-				t.Errorf("%d writes, at most %d", outcome.Cluster.Writes, budget)
+				t.Errorf("%d writes, at most %d beside heartbeats", outcome.Cluster.Writes, budget)
 			}
 		})
 	}
+}
+
+// heartbeats counts the writes that say nothing new, as there may be one a minute while a trial boot is proved.
+func heartbeats(statuses []v1alpha1.NodeUpdateStatus) int {
+	count := 0
+
+	for i := 1; i < len(statuses); i++ {
+		before, now := statuses[i-1], statuses[i]
+		if now.Phase != v1alpha1.PhaseProving && now.Phase != v1alpha1.PhaseReporting {
+			continue
+		}
+
+		if before.Phase == now.Phase && before.Reason == now.Reason && before.BootID == now.BootID &&
+			now.Heartbeat.Sub(before.Heartbeat.Time) >= time.Minute {
+			count++
+		}
+	}
+
+	return count
 }
 
 func TestAGoodUpdateInDetail(t *testing.T) {

@@ -16,7 +16,10 @@ const (
 	progressStep = 20
 	// messageEvery is how often a message that changed, and nothing else, is worth a write.
 	messageEvery = 10 * time.Minute
-	percent      = 100
+	// heartbeatEvery is how often the status is written while a trial boot is proved or reported, though nothing has
+	// changed: with a sick kubelet it is the only sign of life that the BMC rung sees.
+	heartbeatEvery = time.Minute
+	percent        = 100
 )
 
 // statusOf is what the cluster is to be shown of a world and a step: the agent's part of NodeUpdate status.
@@ -131,7 +134,7 @@ func conditionsOf(w world, status v1alpha1.NodeUpdateStatus, rungs []v1alpha1.Ru
 }
 
 // worthWriting tells whether the difference between what the cluster was shown last and what is now is worth one of
-// the few writes of an attempt. An idle agent writes nothing.
+// the few writes of an attempt. An idle agent writes nothing, and neither does one that waits for the orchestrator.
 func worthWriting(old, now v1alpha1.NodeUpdateStatus) bool {
 	switch {
 	case old.Attempt != now.Attempt, old.Phase != now.Phase, old.Reason != now.Reason,
@@ -143,11 +146,35 @@ func worthWriting(old, now v1alpha1.NodeUpdateStatus) bool {
 		return true
 	case progressPercent(now.Progress)-progressPercent(old.Progress) >= progressStep:
 		return true
+	case beats(old, now.Heartbeat.Time):
+		return true
 	case old.Message != now.Message:
 		return old.Heartbeat == nil || now.Heartbeat.Sub(old.Heartbeat.Time) >= messageEvery
 	default:
 		return false
 	}
+}
+
+// beats tells whether a heartbeat is due. A clock that was set back, as after a boot with a wrong one, is no reason to
+// fall silent.
+func beats(shown v1alpha1.NodeUpdateStatus, now time.Time) bool {
+	due := heartbeatDue(shown)
+
+	return !due.IsZero() && (!now.Before(due) || now.Before(shown.Heartbeat.Time))
+}
+
+// heartbeatDue is when the status is worth a write though nothing has changed; zero: never. A boot in which the agent
+// has said Rebooting is on its way down: there another write would say nothing.
+func heartbeatDue(shown v1alpha1.NodeUpdateStatus) time.Time {
+	switch shown.Phase {
+	case v1alpha1.PhaseProving, v1alpha1.PhaseReporting:
+		if shown.Heartbeat != nil {
+			return shown.Heartbeat.Add(heartbeatEvery)
+		}
+	default:
+	}
+
+	return time.Time{}
 }
 
 func progressPercent(progress *v1alpha1.Progress) int64 {
