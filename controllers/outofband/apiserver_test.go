@@ -37,7 +37,7 @@ const (
 )
 
 // machines is how many machines the tests use, one each.
-const machines = 4
+const machines = 5
 
 func uuidOf(machine int) string { return fmt.Sprintf("27946b59-9e44-4fa7-8e91-f3527a1ef%03d", machine) }
 
@@ -72,6 +72,7 @@ func TestController(t *testing.T) {
 	t.Run("silent machine", func(t *testing.T) { t.Parallel(); lab.silentMachine(t) })
 	t.Run("found intent", func(t *testing.T) { t.Parallel(); lab.foundIntent(t) })
 	t.Run("wrong machine", func(t *testing.T) { t.Parallel(); lab.wrongMachine(t) })
+	t.Run("silent after it was back", func(t *testing.T) { t.Parallel(); lab.silentAfterItWasBack(t) })
 	t.Run("wrong password", func(t *testing.T) { t.Parallel(); lab.wrongPassword(t) })
 }
 
@@ -162,20 +163,51 @@ func (l *lab) machine(t *testing.T, g Gomega, name, uuid, password string, silen
 	g.Expect(l.client.Status().Update(t.Context(), host)).To(Succeed())
 	node.Status.NodeInfo.SystemUUID = uuid
 	node.Status.NodeInfo.BootID = "old"
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	g.Expect(l.client.Status().Update(t.Context(), node)).To(Succeed())
 }
 
-// agent writes what the agent would.
+// agent writes what the agent of the first boot would.
 func (l *lab) agent(t *testing.T, g Gomega, name string, phase v1alpha1.Phase) {
 	t.Helper()
+	l.agentIn(t, g, "old", name, phase)
+}
+
+// agentIn writes what the agent would in a boot.
+func (l *lab) agentIn(t *testing.T, g Gomega, bootID, name string, phase v1alpha1.Phase) {
+	t.Helper()
 	now := time.Now().UTC().Format(time.RFC3339)
+	status := map[string]any{"attempt": "a1", "phase": string(phase), "bootID": bootID, "heartbeat": now}
+	if phase == v1alpha1.PhaseRebooting {
+		status["rebootedAt"] = now
+	}
 	g.Expect(l.client.Status().Apply(t.Context(), client.ApplyConfigurationFromUnstructured(
 		&unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "stayput.dev/v1alpha1", "kind": "NodeUpdate", "metadata": map[string]any{"name": name},
-			"status": map[string]any{
-				"attempt": "a1", "phase": string(phase), "bootID": "old", "heartbeat": now, "rebootedAt": now,
-			},
+			"apiVersion": "stayput.dev/v1alpha1", "kind": "NodeUpdate", "metadata": map[string]any{"name": name}, "status": status,
 		}}), client.FieldOwner(v1alpha1.FieldManagerAgent))).To(Succeed())
+}
+
+// kubelet writes a Node's boot ID, and what the node controller makes of its Lease.
+func (l *lab) kubelet(t *testing.T, g Gomega, name, bootID string, ready corev1.ConditionStatus) {
+	t.Helper()
+	var node corev1.Node
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Name: name}, &node)).To(Succeed())
+	node.Status.NodeInfo.BootID = bootID
+	node.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.NewTime(time.Now().Add(-time.Minute)),
+	}}
+	g.Expect(l.client.Status().Update(t.Context(), &node)).To(Succeed())
+}
+
+// comesBack lets the agent write every now and then, as it does, until the machine counts as back. Times of the API are
+// whole seconds, so the first write may look older than the reset.
+func (l *lab) comesBack(t *testing.T, g Gomega, bootID, name string) {
+	t.Helper()
+	g.Eventually(func() (v1alpha1.OutOfBandStatus, error) {
+		l.agentIn(t, g, bootID, name, v1alpha1.PhaseProving)
+
+		return l.status(t, name)()
+	}).WithTimeout(eventually).WithPolling(200 * time.Millisecond).Should(Satisfy(reason(v1alpha1.OutOfBandMachineBack)))
 }
 
 func (l *lab) status(t *testing.T, name string) func() (v1alpha1.OutOfBandStatus, error) {
@@ -209,8 +241,7 @@ func (l *lab) silentMachine(t *testing.T) {
 	g.Expect(got.Resets).To(BeEquivalentTo(1))
 	g.Expect(l.emulator.Resets(uuidOf(0))).To(Equal(1))
 
-	l.agent(t, g, "silent", v1alpha1.PhaseProving)
-	g.Eventually(l.status(t, "silent")).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandMachineBack)))
+	l.comesBack(t, g, "old", "silent")
 	g.Expect(l.emulator.Resets(uuidOf(0))).To(Equal(1))
 
 	var after metal3.BareMetalHost
@@ -268,7 +299,8 @@ func (l *lab) foundIntent(t *testing.T) {
 	g := NewWithT(t)
 	const whole = 8 * time.Second
 	l.machine(t, g, "killed", uuidOf(1), bmcPassword, whole)
-	decided := metav1.NowMicro()
+	// In the future, since it must be later than what the agent says below, in whole seconds.
+	decided := metav1.NewMicroTime(time.Now().Add(2 * time.Second))
 	left, err := applyStatus("killed", "", &v1alpha1.OutOfBandStatus{
 		Attempt: "a1", Phase: v1alpha1.OutOfBandResetting, Reason: v1alpha1.OutOfBandDeadlinePassed, Resets: 1,
 		Intent: &v1alpha1.PowerIntent{
@@ -283,6 +315,34 @@ func (l *lab) foundIntent(t *testing.T) {
 	g.Eventually(func() (int, error) { return l.emulator.Resets(uuidOf(1)) }).WithTimeout(eventually).Should(Equal(1))
 	g.Expect(time.Since(decided.Time)).To(BeNumerically(">", whole))
 	g.Eventually(l.status(t, "killed")).WithTimeout(eventually).Should(HaveField("Intent.ID", "a1-2-ForceRestart"))
+}
+
+// silentAfterItWasBack is a machine whose agent has said that it is back, and which hangs while its boot is proved.
+func (l *lab) silentAfterItWasBack(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	const name = "hangs"
+	l.machine(t, g, name, uuidOf(4), bmcPassword, time.Hour)
+	var update v1alpha1.NodeUpdate
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Name: name}, &update)).To(Succeed())
+	update.Spec.Reboot.SilentAfter.Duration = 4 * time.Second
+	g.Expect(l.client.Update(t.Context(), &update)).To(Succeed())
+	l.kubelet(t, g, name, "new", corev1.ConditionTrue)
+	l.agentIn(t, g, "new", name, v1alpha1.PhaseProving)
+	// Neither the agent nor the kubelet writes anything; that the Node is not Unknown is enough.
+	g.Eventually(l.status(t, name)).WithTimeout(eventually).Should(HaveField("Deadline", Not(BeNil())))
+	first, err := l.status(t, name)()
+	g.Expect(err).NotTo(HaveOccurred())
+	later := func(status v1alpha1.OutOfBandStatus) bool { return status.Deadline.After(first.Deadline.Time) }
+	g.Eventually(l.status(t, name)).WithTimeout(eventually).Should(Satisfy(later))
+	g.Expect(l.emulator.Resets(uuidOf(4))).To(BeZero())
+
+	l.kubelet(t, g, name, "new", corev1.ConditionUnknown)
+	g.Eventually(l.status(t, name)).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandWaitingAfterReset)))
+	g.Expect(l.emulator.Resets(uuidOf(4))).To(Equal(1))
+	l.comesBack(t, g, "after the reset", name)
+	l.agentIn(t, g, "after the reset", name, v1alpha1.PhaseRolledBack)
+	g.Eventually(l.status(t, name)).WithTimeout(eventually).Should(HaveField("Deadline", BeNil()))
 }
 
 // wrongMachine has a Node whose UUID is not that of the machine behind the BMC.

@@ -62,12 +62,12 @@ func Decide(w World, now time.Time) Decision {
 	switch {
 	case w.Recorded != "":
 		return w.confirm(now)
-	case w.Phase != v1alpha1.PhaseRebooting:
+	case !watched(w.Phase):
 		return w.afterOutage()
 	case w.Status == nil, w.ended():
 		return wait(w.status(v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine,
-			"the machine was told to reboot", now.Add(w.SilentAfter)), w.SilentAfter)
-	case w.back(now):
+			w.waitText(), now.Add(w.SilentAfter)), w.SilentAfter)
+	case w.isAlive(now):
 		return w.alive(now)
 	case w.watching() && now.Before(w.deadline()):
 		return wait(w.Status, w.deadline().Sub(now))
@@ -82,25 +82,28 @@ func (w World) afterOutage() Decision {
 		return Decision{Verb: Rest}
 	}
 	status := w.status(v1alpha1.OutOfBandRecovered, v1alpha1.OutOfBandMachineBack,
-		fmt.Sprintf("the machine is back, its agent says %s%s", w.Phase, w.resetsText()), time.Time{})
+		w.backText(), time.Time{})
 
 	return wait(status, 0)
 }
 
-// alive waits for the agent of a machine that shows life while its agent has not moved on.
+// alive waits for the agent of a machine that shows life while its agent is not done. The deadline moves on only when
+// it has come, or what is said changes: signs come every minute, and each write would be one more event.
 func (w World) alive(now time.Time) Decision {
-	until := w.LastSign.Add(w.SilentAfter)
+	until := w.lifeSign(now).Add(w.SilentAfter)
+	if w.watching() && w.deadline().After(until) {
+		until = w.deadline()
+	}
+	status := w.status(v1alpha1.OutOfBandRecovered, v1alpha1.OutOfBandMachineBack, w.backText(), until)
 	if w.Status.Phase == v1alpha1.OutOfBandWatching {
-		if w.deadline().After(until) {
-			until = w.deadline()
-		}
-
-		return wait(w.status(v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine,
-			"the machine was told to reboot", until), until.Sub(now))
+		status = w.status(v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine, w.waitText(), until)
+	}
+	same := status.Phase == w.Status.Phase && status.Message == w.Status.Message
+	if same && now.Before(w.deadline()) {
+		return wait(w.Status, w.deadline().Sub(now))
 	}
 
-	return wait(w.status(v1alpha1.OutOfBandRecovered, v1alpha1.OutOfBandMachineBack,
-		"the machine shows life, its agent has not moved on"+w.resetsText(), until), until.Sub(now))
+	return wait(status, until.Sub(now))
 }
 
 // silent decides about a machine whose deadline has passed, or that is being reset.
@@ -243,7 +246,7 @@ func (w World) confirm(now time.Time) Decision {
 
 // stillWanted tells whether nothing but the BMC could keep a stored intent from being sent.
 func (w World) stillWanted() bool {
-	return w.Phase == v1alpha1.PhaseRebooting && !w.LastSign.After(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before) &&
+	return watched(w.Phase) && w.Phase == w.PhaseBefore && !w.LastSign.After(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before) &&
 		!w.Settings.Disabled && w.Host.NotFound == "" && w.Host.Busy == ""
 }
 
@@ -252,7 +255,7 @@ func (w World) signSince(before *v1alpha1.OutOfBandStatus) bool {
 	earlier := w
 	earlier.Status = before
 
-	return before == nil || earlier.back(w.Status.Intent.DecidedAt.Time)
+	return before == nil || earlier.isAlive(w.Status.Intent.DecidedAt.Time)
 }
 
 // withdraw takes an intent back that was certainly not sent.

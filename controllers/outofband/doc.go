@@ -1,10 +1,16 @@
-// Package outofband is the BMC rung of the fallback ladder: a machine that was told to reboot and stays silent is
+// Package outofband is the BMC rung of the fallback ladder: a machine that was told to reboot and is silent is
 // looked at, and then reset, through its BMC. Each reset costs one try of the boot counter, so the boot loader's own
 // fallback finishes the job.
 //
-// It watches NodeUpdates whose agent says Rebooting. Signs of life are the agent's phase moving on, its heartbeat, and
-// the kubelet's status with another boot ID. The wait is measured by this controller's clock from when it first saw
-// the phase, so that a node's wrong clock never shortens it; the deadline is stored.
+// It watches NodeUpdates whose agent says Rebooting, Proving or Reporting: until the agent is done, the machine must go
+// on showing life. The silence counts from the newest sign of life: a write of the agent (in Proving and Reporting it
+// writes at least once a minute), the kubelet's status with another boot ID, and, once the agent has said that it is
+// back, that boot's kubelet, too: its Node counts as alive while Ready is not Unknown, that is while the Lease is renewed. While
+// a power action waits for a sign that is newer than itself the Lease counts for nothing, since a machine that was reset
+// stays Ready for up to 50 s. Without a node controller no Lease ends, and nothing is reset.
+//
+// The time of a write of the agent is the API server's; the wait begins when this controller first sees the phase, by its
+// own clock, so that a node's wrong clock never shortens it. The deadline is stored, and moved on when it has come.
 //
 // One reset is: store the intent (NodeUpdate status.outOfBand, compare-and-swap on the resource version), look again
 // at the node, the host and the power, send, store that it was sent. An intent that is found without a time of sending

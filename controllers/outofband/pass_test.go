@@ -110,24 +110,144 @@ func TestSilentMachine(t *testing.T) {
 
 func TestMachineComesBack(t *testing.T) {
 	t.Parallel()
+	for name, alive := range map[string]life{
+		"agent and kubelet": {agent: true, kubelet: true}, "a sick kubelet": {agent: true}, "a dead agent": {kubelet: true},
+	} {
+		for _, phase := range []v1alpha1.Phase{v1alpha1.PhaseProving, v1alpha1.PhaseReporting} {
+			s := newSimulation()
+			s.runFor(t, 20*time.Minute)
+			s.says(phase, alive)
+			s.runFor(t, 3*time.Hour)
+			if s.actions() != "ForceRestart" || s.status.Phase != v1alpha1.OutOfBandRecovered ||
+				!strings.Contains(s.status.Message, "after 1 resets") {
+				t.Errorf("%s: sent %q, status %+v", name, s.actions(), s.status)
+			}
+			// The same attempt reboots again: the whole wait starts anew.
+			s.says(v1alpha1.PhaseRebooting, alive)
+			s.runFor(t, 14*time.Minute)
+			if s.actions() != "ForceRestart" {
+				t.Errorf("%s: sent %q before the machine was silent for long", name, s.actions())
+			}
+			s.runFor(t, 2*time.Minute)
+			if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+				t.Errorf("%s: sent %q, want a second reset", name, s.actions())
+			}
+			// It ends by itself.
+			s.says(v1alpha1.PhaseRolledBack, alive)
+			s.runFor(t, time.Minute)
+			if !s.status.Deadline.IsZero() || s.status.Reason != v1alpha1.OutOfBandMachineBack {
+				t.Errorf("%s: in the end %+v", name, s.status)
+			}
+		}
+	}
+}
+
+// The agent has said that it is back, and then the machine hangs or loses its power.
+func TestMachineFallsSilentAfterItWasBack(t *testing.T) {
+	t.Parallel()
+	for name, alive := range map[string]life{
+		"agent and kubelet": {agent: true, kubelet: true}, "a sick kubelet": {agent: true}, "a dead agent": {kubelet: true},
+	} {
+		for _, phase := range []v1alpha1.Phase{v1alpha1.PhaseProving, v1alpha1.PhaseReporting} {
+			for _, lived := range []time.Duration{0, 7 * time.Minute, 15*time.Minute - time.Second, 100 * time.Minute} {
+				s := newSimulation()
+				s.says(v1alpha1.PhaseRebooting, alive)
+				s.runFor(t, 3*time.Minute)
+				s.says(phase, alive)
+				s.runFor(t, lived)
+				s.lives(life{})
+				s.runFor(t, testSilentAfter-agentBeats)
+				if s.actions() != "" {
+					t.Errorf("%s, %s, lived %s: sent %q before the machine was silent for long", name, phase, lived, s.actions())
+				}
+				s.runFor(t, agentBeats+leaseGrace+time.Minute)
+				if s.actions() != "ForceRestart" || s.status.Reason != v1alpha1.OutOfBandWaitingAfterReset {
+					t.Errorf("%s, %s, lived %s: sent %q, status %+v", name, phase, lived, s.actions(), s.status)
+				}
+				// The old OS comes up.
+				s.says(v1alpha1.PhaseRolledBack, alive)
+				s.runFor(t, time.Minute)
+				if s.status.Phase != v1alpha1.OutOfBandRecovered || s.actions() != "ForceRestart" {
+					t.Errorf("%s, %s, lived %s: in the end sent %q, status %+v", name, phase, lived, s.actions(), s.status)
+				}
+			}
+		}
+	}
+}
+
+// A machine that was reset stays Ready for up to 50 s: that is no sign of life, and the next reset comes on time.
+func TestReadyAfterAResetIsNoSignOfLife(t *testing.T) {
+	t.Parallel()
 	s := newSimulation()
-	s.runFor(t, 20*time.Minute)
-	s.world.Phase = v1alpha1.PhaseProving
-	s.runFor(t, 3*time.Hour)
-	if s.actions() != "ForceRestart" || s.status.Phase != v1alpha1.OutOfBandRecovered ||
-		!strings.Contains(s.status.Message, "after 1 resets") {
+	s.says(v1alpha1.PhaseRebooting, life{agent: true, kubelet: true})
+	s.says(v1alpha1.PhaseProving, life{agent: true, kubelet: true})
+	s.runFor(t, 5*time.Minute)
+	s.lives(life{})
+	s.runFor(t, 17*time.Minute)
+	if s.actions() != "ForceRestart" {
+		t.Fatalf("sent %q", s.actions())
+	}
+	// The node controller has taken a Lease that was renewed just before the reset for life, and sees its end only now.
+	s.lost, s.diedAt = life{kubelet: true}, s.clock.Now()
+	s.runFor(t, 10*time.Minute)
+	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+		t.Errorf("sent %q, want a second reset %s after the first; status %+v", s.actions(), testSilentAfterReset, s.status)
+	}
+}
+
+// The kubelet renews its Lease every 10 s, but writes its Node's status every 5 minutes only: with a short silentAfter
+// the Lease alone keeps a machine with a dead agent from being reset.
+func TestALeaseIsASignOfLife(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.world.SilentAfter = 2 * time.Minute
+	s.says(v1alpha1.PhaseProving, life{kubelet: true})
+	s.runFor(t, time.Hour)
+	if s.actions() != "" {
+		t.Errorf("sent %q to a machine whose kubelet renews its Lease", s.actions())
+	}
+	s.lives(life{})
+	s.runFor(t, 4*time.Minute)
+	if s.actions() != "ForceRestart" {
+		t.Errorf("sent %q to a machine that is dead", s.actions())
+	}
+}
+
+// An agent that has moved on is alive, whatever its node's clock says.
+func TestAMoveOfTheAgentWithdrawsAnIntent(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.runFor(t, testSilentAfter)
+	s.advance(time.Second)
+	s.after = func(_ int, name string) {
+		if name == "store" {
+			s.world.Phase = v1alpha1.PhaseProving
+		}
+	}
+	if _, _, err := s.run(); err != nil {
+		t.Fatal(err)
+	}
+	if s.actions() != "" || s.status.Intent != nil || s.status.Resets != 0 {
 		t.Errorf("sent %q, status %+v", s.actions(), s.status)
 	}
-	// The same attempt reboots again: the whole wait starts anew.
-	s.world.Phase = v1alpha1.PhaseRebooting
-	s.firstSaw = s.clock.Now()
-	s.runFor(t, 14*time.Minute)
-	if s.actions() != "ForceRestart" {
-		t.Errorf("sent %q before the machine was silent for long", s.actions())
+}
+
+// Signs of life come every minute; a write of ours for each of them would wake the agent as often.
+func TestSignsOfLifeCostFewWrites(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.says(v1alpha1.PhaseRebooting, life{agent: true, kubelet: true})
+	s.runFor(t, 3*time.Minute)
+	s.says(v1alpha1.PhaseProving, life{agent: true, kubelet: true})
+	writes := s.stored
+	for range 60 {
+		if _, _, err := s.run(); err != nil {
+			t.Fatal(err)
+		}
+		s.advance(time.Minute)
 	}
-	s.runFor(t, 2*time.Minute)
-	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
-		t.Errorf("sent %q, want a second reset", s.actions())
+	if more := s.stored - writes; more > 5 {
+		t.Errorf("%d writes in an hour of a machine that is alive", more)
 	}
 }
 
@@ -135,7 +255,8 @@ func TestKubeletShowsLifeThenDies(t *testing.T) {
 	t.Parallel()
 	s := newSimulation()
 	s.runFor(t, 20*time.Minute)
-	s.world.LastSign = s.clock.Now()
+	s.lives(life{kubelet: true})
+	s.lives(life{})
 	s.runFor(t, 14*time.Minute)
 	if s.actions() != "ForceRestart" || s.status.Phase != v1alpha1.OutOfBandRecovered {
 		t.Errorf("sent %q, status %+v", s.actions(), s.status)
@@ -245,6 +366,10 @@ func TestAnySchedule(t *testing.T) {
 		if rapid.Bool().Draw(t, "off") {
 			s.power = bmc.PowerOff
 		}
+		if rapid.Bool().Draw(t, "back") {
+			s.says(v1alpha1.PhaseProving, life{agent: true, kubelet: true})
+			s.lives(life{})
+		}
 		steps := rapid.IntRange(1, 60).Draw(t, "steps")
 		for range steps {
 			perturb(t, s)
@@ -283,16 +408,26 @@ func perturb(t *rapid.T, s *simulation) {
 	if rapid.IntRange(0, 9).Draw(t, "writer") == 0 {
 		s.stored++
 	}
-	if rapid.IntRange(0, 19).Draw(t, "sign") == 0 {
-		s.world.LastSign = s.clock.Now()
+	alive := life{agent: rapid.Bool().Draw(t, "agent"), kubelet: rapid.Bool().Draw(t, "kubelet")}
+	switch rapid.IntRange(0, 29).Draw(t, "machine") {
+	case 0, 1:
+		s.lives(alive)
+	case 2:
+		s.says(rapid.SampledFrom([]v1alpha1.Phase{
+			v1alpha1.PhaseRebooting, v1alpha1.PhaseProving, v1alpha1.PhaseReporting, v1alpha1.PhaseRolledBack,
+		}).Draw(t, "phase"), alive)
+	default:
+		if rapid.IntRange(0, 2).Draw(t, "dies") == 0 {
+			s.lives(life{})
+		}
 	}
 }
 
 // strikeOf is what happens at one effect of a pass.
 func strikeOf(t *rapid.T, s *simulation, at int) func(int, string) {
-	what := rapid.SampledFrom([]string{"nothing", "kill", "write", "second", "back"}).Draw(t, "what")
+	what := rapid.SampledFrom([]string{"nothing", "kill", "write", "second", "back", "dies", "moves on"}).Draw(t, "what")
 
-	return func(number int, name string) {
+	return func(number int, _ string) {
 		if number != at {
 			return
 		}
@@ -306,10 +441,11 @@ func strikeOf(t *rapid.T, s *simulation, at int) func(int, string) {
 		case "second":
 			_, _, _ = s.run()
 		case "back":
-			// What happens between the last look and the action cannot be known.
-			if name != "send" && name != "observe" {
-				s.world.LastSign = s.clock.Now()
-			}
+			s.lives(life{agent: true, kubelet: true})
+		case "moves on":
+			s.says(v1alpha1.PhaseProving, life{agent: true})
+		case "dies":
+			s.lives(life{})
 		}
 		s.before, s.after, s.effects = before, after, effects
 	}

@@ -25,6 +25,19 @@ type crash struct{}
 
 var errConflict = errors.New("conflict")
 
+// life is what shows life in a machine.
+type life struct{ agent, kubelet bool }
+
+func (l life) none() bool { return l == life{} }
+
+const (
+	// leaseGrace is how long a dead machine's Node stays Ready (kube-controller-manager's default).
+	leaseGrace = 50 * time.Second
+	// agentBeats and kubeletBeats are how often they write when nothing changes.
+	agentBeats   = time.Minute
+	kubeletBeats = 5 * time.Minute
+)
+
 // sent is an action that reached the BMC.
 type sent struct {
 	intent string
@@ -45,7 +58,14 @@ type simulation struct {
 	status *v1alpha1.OutOfBandStatus
 	stored int
 
-	world    World
+	world World
+	// life is what shows life in the machine since bornAt; diedAt is when the last life ended, and lost what it was.
+	life           life
+	bornAt, diedAt time.Time
+	lost           life
+	// knownAlive tells what the last look at the API server gave: what comes between it and the action cannot be known.
+	knownAlive bool
+
 	offered  []bmc.Action
 	power    bmc.Power
 	pending  bmc.Power
@@ -97,16 +117,82 @@ func (s *simulation) settle() {
 	}
 }
 
+// lives makes the machine show life from now on; none is death.
+func (s *simulation) lives(now life) {
+	s.world.LastSign, s.world.Lease = s.signs()
+	if s.life == now {
+		return
+	}
+	if !s.life.none() {
+		s.diedAt, s.lost = s.clock.Now(), s.life
+	}
+	s.life, s.bornAt = now, s.clock.Now()
+}
+
+// says makes the agent write a phase, which is a sign of life. A machine that is told to reboot shows none after it.
+func (s *simulation) says(phase v1alpha1.Phase, alive life) {
+	s.lives(alive)
+	s.world.Phase, s.world.LastSign = phase, s.clock.Now()
+	if phase == v1alpha1.PhaseRebooting {
+		s.lives(life{})
+		s.lost = life{}
+	}
+}
+
+// signs are what the API server knows now.
+func (s *simulation) signs() (time.Time, Lease) {
+	now, newest, lease := s.clock.Now(), s.world.LastSign, Lease{}
+	beat := func(shows bool, every time.Duration) {
+		if at := s.bornAt.Add(now.Sub(s.bornAt).Truncate(every)); shows && at.After(newest) {
+			newest = at
+		}
+	}
+	switch {
+	case back(s.world.Phase):
+		beat(s.life.agent, agentBeats)
+	case s.life.agent && s.bornAt.After(newest):
+		newest = s.bornAt
+	}
+	beat(s.life.kubelet, kubeletBeats)
+	switch {
+	case !back(s.world.Phase):
+	case s.life.kubelet, s.lost.kubelet && now.Before(s.diedAt.Add(leaseGrace)):
+		lease.Live = true
+	case s.lost.kubelet:
+		lease.LostAt = s.diedAt.Add(leaseGrace)
+	}
+
+	return newest, lease
+}
+
+// showsLife tells whether the machine is known to be alive now, or was a moment ago.
+func (s *simulation) showsLife() bool {
+	sign, lease := s.signs()
+	if s.life.kubelet || (s.life.agent && back(s.world.Phase)) {
+		return true
+	}
+	if len(s.sent) > 0 && !sign.After(s.sent[len(s.sent)-1].at) {
+		return false // it was reset since, and after that the resets have their own pauses
+	}
+	if lease.LostAt.After(sign) {
+		sign = lease.LostAt
+	}
+
+	return lease.Live || (!sign.IsZero() && s.clock.Now().Before(sign.Add(s.world.SilentAfter)))
+}
+
 // forbidden says why nothing may be sent now.
 func (s *simulation) forbidden() string {
 	switch {
-	case s.world.Phase != v1alpha1.PhaseRebooting:
+	case !watched(s.world.Phase):
 		return "the agent has moved on"
+	case s.knownAlive:
+		return "the machine is alive, or not silent long enough"
 	case s.world.Host.Busy != "":
 		return "the host is busy"
 	case s.world.Settings.Disabled:
 		return "power actions are disabled"
-	case s.clock.Now().Before(s.firstSaw.Add(testSilentAfter)):
+	case s.clock.Now().Before(s.firstSaw.Add(s.world.SilentAfter)):
 		return "the machine is not silent long enough"
 	default:
 		return ""
@@ -136,6 +222,8 @@ func (p *process) load(context.Context) (World, error) {
 	var w World
 	p.around("load", func() {
 		w = p.world
+		w.LastSign, w.Lease = p.signs()
+		p.knownAlive = p.showsLife()
 		if p.status != nil && p.status.Attempt == w.Attempt {
 			w.Status = p.status.DeepCopy()
 		}
@@ -215,6 +303,7 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 			record.seenAfterIntent = p.lastRead.After(stored.Intent.DecidedAt.Time)
 		}
 		p.sent = append(p.sent, record)
+		p.lives(life{})
 		p.pending, p.pendAt = bmc.PowerOn, p.clock.Now().Add(3*time.Second)
 		if action == bmc.ActionForceOff {
 			p.pending = bmc.PowerOff

@@ -100,6 +100,24 @@ func (w World) resetOf() string {
 	return fmt.Sprintf("reset %d of %d", w.Status.Resets, w.Settings.MaxResets)
 }
 
+// waitText says what is waited for.
+func (w World) waitText() string {
+	if back(w.Phase) {
+		return "the agent says that the machine is back; until it is done, the machine must go on showing life"
+	}
+
+	return "the machine was told to reboot"
+}
+
+// backText says that the machine is back.
+func (w World) backText() string {
+	if w.Phase == v1alpha1.PhaseRebooting {
+		return "the machine shows life, its agent has not moved on" + w.resetsText()
+	}
+
+	return fmt.Sprintf("the machine is back, its agent says %s%s", w.Phase, w.resetsText())
+}
+
 func (w World) resetsText() string {
 	if w.Status.Resets == 0 {
 		return ""

@@ -133,6 +133,49 @@ func TestLastSign(t *testing.T) {
 	}
 }
 
+// Once the agent has said that it is back, its boot's kubelet counts, too: by what it wrote, and by its Lease.
+func TestSignsOfAMachineThatIsBack(t *testing.T) {
+	t.Parallel()
+	at := func(minutes int) metav1.Time {
+		return metav1.NewTime(testStart().Add(time.Duration(minutes) * time.Minute))
+	}
+	for _, c := range []struct {
+		name    string
+		phase   v1alpha1.Phase
+		bootID  string
+		ready   corev1.ConditionStatus
+		written int // by the agent's field manager, at the API server's time; 0: not known
+		want    metav1.Time
+		lease   Lease
+	}{
+		{"ready", v1alpha1.PhaseProving, "b2", corev1.ConditionTrue, 0, at(5), Lease{Live: true}},
+		{"not ready", v1alpha1.PhaseReporting, "b2", corev1.ConditionFalse, 0, at(5), Lease{Live: true}},
+		{"unknown", v1alpha1.PhaseProving, "b2", corev1.ConditionUnknown, 0, at(5), Lease{LostAt: at(7).Time}},
+		{"another boot", v1alpha1.PhaseProving, "b3", corev1.ConditionTrue, 0, at(5), Lease{}},
+		{"on its way down", v1alpha1.PhaseRebooting, "b2", corev1.ConditionTrue, 0, at(3), Lease{}},
+		{"the agent's clock is wrong", v1alpha1.PhaseProving, "b2", corev1.ConditionUnknown, 9, at(9), Lease{LostAt: at(7).Time}},
+		{"the write of the reboot", v1alpha1.PhaseRebooting, "b2", corev1.ConditionTrue, 4, at(4), Lease{}},
+	} {
+		update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{Phase: c.phase, BootID: "b2", Heartbeat: new(at(3))}}
+		if c.written > 0 {
+			update.ManagedFields = []metav1.ManagedFieldsEntry{
+				{Manager: v1alpha1.FieldManagerOutOfBand, Subresource: "status", Time: new(at(99))},
+				{Manager: v1alpha1.FieldManagerAgent, Subresource: "status", Time: new(at(c.written))},
+			}
+		}
+		node := &corev1.Node{Status: corev1.NodeStatus{
+			NodeInfo: corev1.NodeSystemInfo{BootID: c.bootID},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: c.ready, LastHeartbeatTime: at(5), LastTransitionTime: at(7),
+			}},
+		}}
+		w := newWorld(update, node)
+		if !w.LastSign.Equal(c.want.Time) || w.Lease != c.lease {
+			t.Errorf("%s: got %s and %+v, want %s and %+v", c.name, w.LastSign, w.Lease, c.want, c.lease)
+		}
+	}
+}
+
 func TestNewWorld(t *testing.T) {
 	t.Parallel()
 	update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{
