@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/stayput-dev/stayput/test/apiserver"
 )
 
 // kustomizations are the folders of config with a kustomization, relative to this one.
@@ -37,6 +40,8 @@ func TestEveryKustomizationIsAccepted(t *testing.T) {
 	t.Parallel()
 	server := start(t)
 	kubectl(t, server, "apply", "-k", "../namespace") // what a dry run makes is not there for the next object
+	kubectl(t, server, "apply", "--server-side", "-f", prometheusCRDs(t))
+	kubectl(t, server, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinitions", "--all")
 	folders := kustomizations(t)
 	for _, folder := range folders {
 		out := kubectl(t, server, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", folder)
@@ -45,9 +50,33 @@ func TestEveryKustomizationIsAccepted(t *testing.T) {
 			t.Errorf("%s: %d of %d objects were accepted:\n%s", folder, accepted, all, out)
 		}
 	}
-	for _, wanted := range []string{"../default", "../nodes", "../crd", "../rbac"} {
+	for _, wanted := range []string{"../default", "../nodes", "../crd", "../rbac", "../prometheus"} {
 		if !slices.Contains(folders, wanted) {
 			t.Errorf("%s was not tried, only %s", wanted, folders)
+		}
+	}
+}
+
+// prometheusCRDs is the folder of the Prometheus operator's CRDs, which only config/prometheus needs.
+func prometheusCRDs(t *testing.T) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), filepath.Join(apiserver.Root(), "hack", "prometheus-crds.sh"))
+	var problem strings.Builder
+	command.Stderr = &problem
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("generating the Prometheus operator's CRDs: %v\n%s", err, problem.String())
+	}
+
+	return strings.TrimSpace(string(out))
+}
+
+// The Prometheus operator is nobody's duty: what everybody installs has nothing of its kinds.
+func TestWhatIsInstalledNeedsNoPrometheusOperator(t *testing.T) {
+	t.Parallel()
+	for _, folder := range []string{".", "../nodes"} {
+		if out := run(t, "kustomize", folder); strings.Contains(out, "monitoring.coreos.com") {
+			t.Errorf("%s has objects of the Prometheus operator", folder)
 		}
 	}
 }
