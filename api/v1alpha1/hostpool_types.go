@@ -182,6 +182,7 @@ const (
 	ReasonAmbiguousNode      = "AmbiguousNode"
 	ReasonNodeOwnedByAnother = "NodeOwnedByAnotherPool"
 	ReasonNeedsHuman         = "NeedsHuman"
+	ReasonAgentSilent        = "AgentSilent"
 )
 
 // HostPoolStatus is what the controller last saw.

@@ -55,6 +55,10 @@ func (a *actor) act(ctx context.Context, action Action) error {
 		err = a.clean(ctx, action)
 	case Remove:
 		err = a.remove(ctx, action)
+	case Miss:
+		err = a.miss(ctx, action)
+	case Hear:
+		err = a.store(ctx, action, func(r *record) { r.silentSince = time.Time{} })
 	}
 	if err != nil {
 		return fmt.Errorf("node %s: %s: %w", action.Node, action.Kind, err)
@@ -76,7 +80,7 @@ func (a *actor) offer(ctx context.Context, action Action) error {
 		Reboot: pool.Spec.Reboot, Health: pool.Spec.Health, OutOfBand: pool.Spec.OutOfBand,
 	}
 
-	return a.applyUpdate(ctx, action.Node, "", spec, record{})
+	return a.applyUpdate(ctx, action.Node, "", spec, record{offeredAt: a.now().Truncate(time.Second)})
 }
 
 // applyUpdate writes spec and record in one server-side apply, so that a record is always about its attempt. With a
@@ -193,6 +197,9 @@ func (a *actor) drain(ctx context.Context, action Action) error {
 
 		return nil
 	}
+	if err := a.store(ctx, action, func(r *record) { r.toldAt = a.now().Truncate(time.Second) }); err != nil {
+		return err
+	}
 	err = a.patchNode(ctx, action.Node, a.reason(protocol.ReasonDrainSuccessful, ""), a.reason(protocol.ReasonReady, ""))
 	if err != nil {
 		return err
@@ -205,6 +212,7 @@ func (a *actor) drain(ctx context.Context, action Action) error {
 func (a *actor) close(ctx context.Context, action Action) error {
 	err := a.store(ctx, action, func(r *record) {
 		r.closedAs, r.closedAt, r.closedReason = action.Outcome, a.now().Truncate(time.Second), action.Reason
+		r.silentSince = time.Time{}
 	})
 	if err != nil {
 		return err
@@ -221,6 +229,16 @@ func (a *actor) close(ctx context.Context, action Action) error {
 	a.soon(time.Second)
 
 	return a.finish(ctx, action)
+}
+
+// miss stores that the agent is silent, and then tells it, so that it is told once.
+func (a *actor) miss(ctx context.Context, action Action) error {
+	if err := a.store(ctx, action, func(r *record) { r.silentSince = action.Since.Truncate(time.Second) }); err != nil {
+		return err
+	}
+	a.event(action.Node, corev1.EventTypeWarning, v1alpha1.ReasonAgentSilent, "Update", "attempt %s: %s", action.Attempt, action.Message)
+
+	return nil
 }
 
 // finish moves the condition to the result and releases the Node.

@@ -31,6 +31,9 @@ const (
 	Clean ActionKind = "Clean"
 	// Remove deletes the NodeUpdate.
 	Remove ActionKind = "Remove"
+	// Miss stores that the agent is silent, and tells it once; Hear stores that it is not any more.
+	Miss ActionKind = "Miss"
+	Hear ActionKind = "Hear"
 )
 
 // Action is one thing to do.
@@ -39,10 +42,11 @@ type Action struct {
 	Node    string
 	Host    string
 	Attempt string
-	// Outcome, Reason and Message are set for Close.
+	// Outcome, Reason and Message are set for Close, Message and Since for Miss.
 	Outcome Outcome
 	Reason  string
 	Message string
+	Since   time.Time
 }
 
 // routine tells whether the action only goes on with what was decided before: a stale cache cannot make it wrong.
@@ -65,11 +69,13 @@ const (
 
 // NodeSummary is where a node stands after the decision.
 type NodeSummary struct {
-	Name, Host  string
-	Phase       v1alpha1.Phase
-	Wait        Wait
-	Since       time.Time
-	Message     string
+	Name, Host string
+	Phase      v1alpha1.Phase
+	Wait       Wait
+	Since      time.Time
+	Message    string
+	// Silent says since when the agent owes an answer, and what to do; empty: it owes none, or not for long.
+	Silent      string
 	Updated     bool
 	Updating    bool
 	Failed      bool
@@ -92,7 +98,7 @@ type Decision struct {
 
 // Decide is the pure heart of the package.
 func Decide(world World) Decision {
-	p := &pass{world: world, wanted: world.wanted(), members: world.members(), waits: map[string]Wait{}}
+	p := &pass{world: world, wanted: world.wanted(), members: world.members(), waits: map[string]Wait{}, silent: map[string]string{}}
 	p.halted = p.wanted != nil && world.poisoned(p.wanted.Digest)
 	for _, m := range p.members {
 		if m.foreign == "" {
@@ -106,6 +112,11 @@ func Decide(world World) Decision {
 		}
 	}
 	p.begin(ready)
+	for _, m := range p.members {
+		if m.foreign == "" {
+			p.listen(m)
+		}
+	}
 
 	return Decision{
 		Actions: p.actions, Poison: p.poison, Halted: p.halted, Nodes: p.summaries(), Recheck: p.recheck,
@@ -121,6 +132,7 @@ type pass struct {
 	actions []Action
 	poison  []v1alpha1.PoisonedRelease
 	waits   map[string]Wait
+	silent  map[string]string
 	recheck time.Duration
 }
 
@@ -427,6 +439,7 @@ func (p *pass) summaries() []NodeSummary {
 		s := NodeSummary{
 			Name: m.name, Host: m.host, Wait: p.waits[m.name], Since: m.record.begunAt, Phase: v1alpha1.PhaseIdle,
 			Updating: m.begun() || m.away(), Unavailable: m.unavailable(), Foreign: m.foreign,
+			Silent: p.silent[m.name],
 		}
 		if m.answers() {
 			s.Phase, s.Message = m.update.Status.Phase, m.update.Status.Message

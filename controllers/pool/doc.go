@@ -5,8 +5,9 @@
 // live from the API servers, so that a stale cache never spends the budget twice.
 //
 // What cannot be observed again is stored on the NodeUpdate, in the same server-side apply as its spec: when the
-// attempt took the node out of service (AnnotationBegunAt), and how it was closed (AnnotationClosedAs,
-// AnnotationClosedAt). A new attempt drops them.
+// attempt was offered, took the node out of service, and told it to go (AnnotationOfferedAt, AnnotationBegunAt,
+// AnnotationToldAt), how it was closed (AnnotationClosedAs, AnnotationClosedAt), and that a person was told of a silent
+// agent (AnnotationSilentSince). A new attempt drops them.
 //
 // # What ends an attempt, and what follows
 //
@@ -23,6 +24,12 @@
 //
 // But for that uncordon, nothing here takes it back once a node was told to go (ReadyForUpdate): the agent may be past the
 // point of return.
+//
+// # Silent agents
+//
+// An agent that owes an answer for longer than spec.reboot.silentAfter counts as silent: see silent.go. That is said, and
+// nothing else follows from it, since the agent may be about to reboot; it is over when the agent answers. Once the
+// machine was told to reboot, package outofband watches it.
 //
 // # Budget
 //

@@ -15,6 +15,7 @@ import (
 type Metrics struct {
 	nodes    *prometheus.GaugeVec
 	halted   *prometheus.GaugeVec
+	silent   *prometheus.GaugeVec
 	attempts *prometheus.CounterVec
 	steps    *prometheus.HistogramVec
 	errors   *prometheus.CounterVec
@@ -39,6 +40,9 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		halted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stayput_pool_halted", Help: "1 while the rollout of a pool is halted by a failed release.",
 		}, pool),
+		silent: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stayput_pool_silent_agents", Help: "Nodes of a pool whose agent owes an answer for longer than spec.reboot.silentAfter.",
+		}, pool),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "stayput_attempts_total", Help: "Attempts that were closed, by outcome.",
 		}, append(slices.Clone(pool), "outcome")),
@@ -50,7 +54,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "stayput_pool_errors_total", Help: "Passes over a pool that failed, by kind.",
 		}, append(slices.Clone(pool), "kind")),
 	}
-	for _, collector := range []prometheus.Collector{m.nodes, m.halted, m.attempts, m.steps, m.errors} {
+	for _, collector := range []prometheus.Collector{m.nodes, m.halted, m.silent, m.attempts, m.steps, m.errors} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, err
 		}
@@ -70,8 +74,12 @@ func phases() []v1alpha1.Phase {
 
 func (m *Metrics) observe(pool *v1alpha1.HostPool, decision Decision) {
 	count := map[v1alpha1.Phase]float64{}
+	silent := 0.0
 	for _, node := range decision.Nodes {
 		count[node.Phase]++
+		if node.Silent != "" {
+			silent++
+		}
 	}
 	for _, phase := range phases() {
 		m.nodes.WithLabelValues(pool.Namespace, pool.Name, string(phase)).Set(count[phase])
@@ -81,6 +89,7 @@ func (m *Metrics) observe(pool *v1alpha1.HostPool, decision Decision) {
 		halted = 1
 	}
 	m.halted.WithLabelValues(pool.Namespace, pool.Name).Set(halted)
+	m.silent.WithLabelValues(pool.Namespace, pool.Name).Set(silent)
 }
 
 // closed counts an attempt that was closed, and its steps as far as the agent's record tells them.
@@ -113,6 +122,7 @@ func (m *Metrics) forget(namespace, name string) {
 	labels := prometheus.Labels{"namespace": namespace, "pool": name}
 	m.nodes.DeletePartialMatch(labels)
 	m.halted.DeletePartialMatch(labels)
+	m.silent.DeletePartialMatch(labels)
 }
 
 func timeOf(t *metav1.Time) time.Time {

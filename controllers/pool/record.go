@@ -11,6 +11,14 @@ const (
 	// AnnotationBegunAt is when the attempt took the node out of service (RFC 3339): it is written before the node is
 	// selected and cordoned, and the drain's deadline counts from it.
 	AnnotationBegunAt = "stayput.dev/begun-at"
+	// AnnotationOfferedAt is when the attempt was offered (RFC 3339): the agent's time to take it up counts from it.
+	AnnotationOfferedAt = "stayput.dev/offered-at"
+	// AnnotationToldAt is when the node was told to go (RFC 3339): it is written just before, since the label of GEP-0031
+	// has no time, and the agent's time to go counts from it.
+	AnnotationToldAt = "stayput.dev/told-at"
+	// AnnotationSilentSince is since when the agent owes an answer (RFC 3339). It is there while the agent counts as
+	// silent, and so that it is told once.
+	AnnotationSilentSince = "stayput.dev/agent-silent-since"
 	// AnnotationClosedAs is the Outcome with which the attempt was closed; absent while it is open.
 	AnnotationClosedAs = "stayput.dev/closed-as"
 	// AnnotationClosedAt is when (RFC 3339).
@@ -41,7 +49,10 @@ const (
 
 // record is what the annotations of a NodeUpdate say.
 type record struct {
+	offeredAt    time.Time
 	begunAt      time.Time
+	toldAt       time.Time
+	silentSince  time.Time
 	closedAs     Outcome
 	closedAt     time.Time
 	closedReason string
@@ -53,7 +64,10 @@ func recordOf(update *v1alpha1.NodeUpdate) record {
 	}
 
 	return record{
+		offeredAt:    parseTime(update.Annotations[AnnotationOfferedAt]),
 		begunAt:      parseTime(update.Annotations[AnnotationBegunAt]),
+		toldAt:       parseTime(update.Annotations[AnnotationToldAt]),
+		silentSince:  parseTime(update.Annotations[AnnotationSilentSince]),
 		closedAs:     Outcome(update.Annotations[AnnotationClosedAs]),
 		closedAt:     parseTime(update.Annotations[AnnotationClosedAt]),
 		closedReason: update.Annotations[AnnotationClosedReason],
@@ -75,8 +89,13 @@ func (r record) atOnce() bool {
 
 func (r record) annotations() map[string]string {
 	annotations := map[string]string{}
-	if !r.begunAt.IsZero() {
-		annotations[AnnotationBegunAt] = r.begunAt.UTC().Format(time.RFC3339)
+	for name, at := range map[string]time.Time{
+		AnnotationOfferedAt: r.offeredAt, AnnotationBegunAt: r.begunAt, AnnotationToldAt: r.toldAt,
+		AnnotationSilentSince: r.silentSince,
+	} {
+		if !at.IsZero() {
+			annotations[name] = at.UTC().Format(time.RFC3339)
+		}
 	}
 	if r.closedAs != "" {
 		annotations[AnnotationClosedAs] = string(r.closedAs)
@@ -88,7 +107,7 @@ func (r record) annotations() map[string]string {
 }
 
 // parseTime is the zero time for what is not a time: a hand that garbles the annotation makes the deadline count as
-// passed long ago, or the attempt as not begun; both only release the node.
+// passed long ago, the attempt as not begun, or the agent as not asked; the first two only release the node.
 func parseTime(text string) time.Time {
 	parsed, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -2,11 +2,14 @@ package pool
 
 import (
 	"testing"
+	"time"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -237,4 +240,77 @@ func TestADeletedPoolLetsItsNodesGo(t *testing.T) {
 	err := s.nodes.Get(s.ctx, client.ObjectKey{Name: name}, &v1alpha1.NodeUpdate{})
 	s.Expect(err).To(gomega.HaveOccurred())
 	s.clean(name)
+}
+
+// The agent of the only node is dead at first, then takes the attempt up, dies again, and goes in the end. A test writes
+// what it would: the fleet does not know the node.
+func TestASilentAgentIsToldAndNothingElseIsDone(t *testing.T) {
+	t.Parallel()
+	s := start(t, "mute", server)
+	name := s.addNodeNamed("unattended")
+	s.addPool("1.1.0", func(p *v1alpha1.HostPool) { p.Spec.Reboot.SilentAfter.Duration = time.Second })
+	silent := "False/" + v1alpha1.ReasonAgentSilent
+	s.Eventually(s.condition(v1alpha1.ConditionReady)).Should(gomega.Equal(silent))
+	s.Expect(s.message(v1alpha1.ConditionReady)).To(gomega.And(
+		gomega.ContainSubstring(name), gomega.ContainSubstring("never written"), gomega.ContainSubstring("systemctl status stayput-agent")))
+	s.Eventually(s.silentSince(name)).ShouldNot(gomega.BeEmpty())
+
+	s.agentSays(name, v1alpha1.PhaseStaging)
+	s.Eventually(s.condition(v1alpha1.ConditionReady)).Should(gomega.Equal("False/" + v1alpha1.ReasonWaitingForStaging))
+	s.Eventually(s.silentSince(name)).Should(gomega.BeEmpty())
+
+	s.agentSays(name, v1alpha1.PhaseStaged)
+	s.Eventually(s.condition(v1alpha1.ConditionReady)).Should(gomega.Equal(silent))
+	s.Expect(s.message(v1alpha1.ConditionReady)).To(gomega.ContainSubstring("was told to go"))
+	node := s.node(name)
+	s.Expect(node.Spec.Unschedulable).To(gomega.BeTrue(), "the drain was undone")
+	s.Expect(protocol.Read(node).Ready).To(gomega.BeTrue(), "the question was taken back")
+	s.Eventually(s.silences(name)).Should(gomega.Equal(2))
+
+	s.agentSays(name, v1alpha1.PhaseRebooting)
+	s.Eventually(s.condition(v1alpha1.ConditionReady)).Should(gomega.Equal("False/" + v1alpha1.ReasonUpdating))
+	s.Eventually(s.silentSince(name)).Should(gomega.BeEmpty())
+	s.Expect(s.silences(name)()).To(gomega.Equal(2), "told more than once each time")
+}
+
+// silentSince is what the NodeUpdate says of its agent's silence.
+func (s *scenario) silentSince(name string) func() string {
+	return func() string {
+		update := &v1alpha1.NodeUpdate{}
+		s.Expect(s.nodes.Get(s.ctx, client.ObjectKey{Name: name}, update)).To(gomega.Succeed())
+
+		return update.Annotations[AnnotationSilentSince]
+	}
+}
+
+// silences counts the events of a Node that tell of a silent agent.
+func (s *scenario) silences(name string) func() int {
+	return func() int {
+		var list eventsv1.EventList
+		s.Expect(s.nodes.List(s.ctx, &list)).To(gomega.Succeed())
+		count := 0
+		for _, event := range list.Items {
+			if event.Reason == v1alpha1.ReasonAgentSilent && event.Regarding.Name == name {
+				count++
+				if event.Series != nil {
+					count += int(event.Series.Count) - 1
+				}
+			}
+		}
+
+		return count
+	}
+}
+
+// agentSays writes what the agent of a node would.
+func (s *scenario) agentSays(name string, phase v1alpha1.Phase) {
+	s.t.Helper()
+	update := &v1alpha1.NodeUpdate{}
+	s.Expect(s.nodes.Get(s.ctx, client.ObjectKey{Name: name}, update)).To(gomega.Succeed())
+	s.Expect(s.nodes.Status().Apply(s.ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeUpdate", "metadata": map[string]any{"name": name},
+		"status": map[string]any{
+			"attempt": update.Spec.Attempt, "phase": string(phase), "heartbeat": time.Now().UTC().Format(time.RFC3339),
+		},
+	}}), client.FieldOwner(v1alpha1.FieldManagerAgent))).To(gomega.Succeed())
 }

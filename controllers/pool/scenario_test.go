@@ -156,7 +156,13 @@ func (s *scenario) create(c client.Client, object client.Object) {
 // addNode makes a host and its ready Node, linked by providerID.
 func (s *scenario) addNode(number int) string {
 	s.t.Helper()
-	name := fmt.Sprintf("%s-%d", s.name, number)
+
+	return s.addNodeNamed(fmt.Sprintf("%s-%d", s.name, number))
+}
+
+// addNodeNamed may give a name that the fleet does not know: then the node has no agent.
+func (s *scenario) addNodeNamed(name string) string {
+	s.t.Helper()
 	s.create(s.home, &metal3.BareMetalHost{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: name, Labels: map[string]string{"pool": "p"}},
 	})

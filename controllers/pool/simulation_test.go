@@ -3,6 +3,7 @@ package pool
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,10 +26,16 @@ type simulation struct {
 	byPerson map[string]bool
 	bad      map[string]bool
 	running  map[string]string
+	// dead are the nodes whose agent does nothing; asked is since when an agent owes an answer, and missed the nodes of
+	// which it was told that their agent is silent.
+	dead   map[string]bool
+	asked  map[string]time.Time
+	missed map[string]bool
 }
 
 func newSimulation(nodes int, maxUnavailable intstr.IntOrString, dialect v1alpha1.ProtocolDialect) *simulation {
 	s := &simulation{byPerson: map[string]bool{}, bad: map[string]bool{}, running: map[string]string{}}
+	s.dead, s.asked, s.missed = map[string]bool{}, map[string]time.Time{}, map[string]bool{}
 	pool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "pool"}}
 	pool.Spec.Strategy.MaxUnavailable = &maxUnavailable
 	pool.Spec.Strategy.Dialect = dialect
@@ -134,7 +141,10 @@ func (s *simulation) steps(a Action) []func() {
 			update.Spec.Door = v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "pool", Host: a.Host}
 			update.Spec.Attempt = fmt.Sprintf("a%d", s.attempts)
 			update.Spec.Release.OS = v1alpha1.OSRelease{Image: byDigest(wanted.Image, wanted.Digest), Version: wanted.Version}
+			update.Annotations = record{offeredAt: s.world.Now}.annotations()
 			s.world.Updates[a.Node] = update
+			s.asked[a.Node] = s.world.Now
+			delete(s.missed, a.Node)
 		}}
 	case Mark:
 		return []func(){onNode(func(n *corev1.Node) *protocol.Patch { return protocol.MarkCandidate(n, a.Attempt) })}
@@ -151,13 +161,20 @@ func (s *simulation) steps(a Action) []func() {
 			onNode(func(n *corev1.Node) *protocol.Patch { return protocol.Cordon(n, a.Attempt) }),
 		}
 		if a.Kind == Drain {
-			steps = append(steps, func() { s.reason(a.Node, protocol.ReasonReady) })
+			steps = append(steps,
+				func() { s.record(a.Node, func(r *record) { r.toldAt = s.world.Now }) },
+				func() {
+					s.reason(a.Node, protocol.ReasonReady)
+					s.asked[a.Node] = s.world.Now
+				})
 		}
 
 		return steps
 	case Close:
 		store := func() {
 			s.record(a.Node, func(r *record) { r.closedAs, r.closedAt, r.closedReason = a.Outcome, s.world.Now, a.Reason })
+			s.record(a.Node, func(r *record) { r.silentSince = time.Time{} })
+			delete(s.missed, a.Node)
 		}
 		if a.Outcome == NeedsHuman {
 			return []func(){store}
@@ -168,6 +185,11 @@ func (s *simulation) steps(a Action) []func() {
 		return []func(){func() { s.reason(a.Node, protocol.ReasonUpdateFailed) }, release}
 	case Remove:
 		return []func(){func() { delete(s.world.Updates, a.Node) }}
+	case Miss, Hear:
+		return []func(){func() {
+			s.record(a.Node, func(r *record) { r.silentSince = a.Since })
+			s.missed[a.Node] = a.Kind == Miss
+		}}
 	default:
 		panic("unknown action " + string(a.Kind))
 	}
@@ -176,7 +198,7 @@ func (s *simulation) steps(a Action) []func() {
 // agent takes one step of one agent.
 func (s *simulation) agent(name string) {
 	update, node := s.world.Updates[name], s.world.Nodes[name]
-	if update == nil || node == nil {
+	if update == nil || node == nil || s.dead[name] {
 		return
 	}
 	update = update.DeepCopy()
@@ -189,8 +211,10 @@ func (s *simulation) agent(name string) {
 		status.Phase = v1alpha1.PhaseIdle
 	case status.Attempt != attempt:
 		status.Attempt, status.Phase, status.Reason = attempt, v1alpha1.PhaseStaged, v1alpha1.ReasonWaitingForReady
+		delete(s.asked, name)
 	case status.Phase == v1alpha1.PhaseStaged && view.Ready && view.Cordoned && view.Attempt == attempt:
 		status.Phase = v1alpha1.PhaseRebooting
+		delete(s.asked, name)
 	case status.Phase == v1alpha1.PhaseRebooting && s.bad[version]:
 		s.patch(name, protocol.Fail(node, view.Dialect, attempt, "bad"))
 		status.Phase, status.Reason = v1alpha1.PhaseRolledBack, v1alpha1.ReasonHealthGateFailed
@@ -236,6 +260,7 @@ func (s *simulation) pass(t *rapid.T, survives int) {
 			t.Fatalf("node %s is offered a poisoned release", a.Node)
 		}
 	}
+	s.checkSilence(t, decision)
 	allowed := limit(s.world.Pool.Spec.Strategy.MaxUnavailable, len(s.world.Links))
 	if begins > 0 && len(before) > allowed {
 		t.Fatalf("%d nodes are out with the %d that begin, %d are allowed: %v", len(before), begins, allowed, before)
@@ -252,6 +277,40 @@ func (s *simulation) pass(t *rapid.T, survives int) {
 	s.world.Retry = ""
 }
 
+// checkSilence checks that an agent counts as silent only when it owes an answer for long, that this is told once, and
+// that nothing else follows from it.
+func (s *simulation) checkSilence(t *rapid.T, decision Decision) {
+	for _, node := range decision.Nodes {
+		asked, owes := s.asked[node.Name]
+		if node.Silent != "" && (!owes || s.world.Now.Sub(asked) < defaultSilentAfter) {
+			t.Fatalf("the agent of node %s is said to be silent, asked at %s (%t): %s", node.Name, asked, owes, node.Silent)
+		}
+	}
+	patient := s.world
+	patient.Updates = map[string]*v1alpha1.NodeUpdate{}
+	for name, update := range s.world.Updates {
+		patient.Updates[name] = update.DeepCopy()
+		patient.Updates[name].Spec.Reboot.SilentAfter.Duration = 1e6 * time.Hour
+	}
+	var with, without []Action
+	for _, a := range decision.Actions {
+		if a.Kind == Miss && s.missed[a.Node] {
+			t.Fatalf("the silence of node %s's agent is told twice", a.Node)
+		}
+		if a.Kind != Miss && a.Kind != Hear {
+			with = append(with, a)
+		}
+	}
+	for _, a := range Decide(patient).Actions {
+		if a.Kind != Hear {
+			without = append(without, a)
+		}
+	}
+	if !slices.Equal(with, without) {
+		t.Fatalf("a silent agent changes what is done: %+v instead of %+v", with, without)
+	}
+}
+
 func (s *simulation) check(t *rapid.T) {
 	for name := range s.byPerson {
 		if node := s.world.Nodes[name]; node != nil && !node.Spec.Unschedulable {
@@ -264,6 +323,7 @@ const forEver = 1 << 30
 
 // settle lets everything come to rest, and checks that nothing is forgotten.
 func (s *simulation) settle(t *rapid.T) {
+	clear(s.dead)
 	for _, link := range s.world.Links {
 		if s.world.Nodes[link.Node] == nil {
 			s.join(link.Node)
@@ -290,6 +350,11 @@ func (s *simulation) settle(t *rapid.T) {
 		open := s.world.Updates[link.Node] != nil && s.world.Updates[link.Node].Annotations[AnnotationClosedAs] == ""
 		if node.Spec.Unschedulable || view.CordonedBy != "" || (!open && (view.Candidate || view.Selected)) {
 			t.Fatalf("node %s is left with marks: cordoned %t, %+v", link.Node, node.Spec.Unschedulable, view)
+		}
+	}
+	for _, node := range Decide(s.world).Nodes {
+		if at := s.world.Updates[node.Name]; node.Silent != "" || (at != nil && at.Annotations[AnnotationSilentSince] != "") {
+			t.Fatalf("the agent of node %s still counts as silent: %s", node.Name, node.Silent)
 		}
 	}
 	if s.world.Pool.Spec.Paused || s.world.poisoned(s.world.wanted().Digest) {
@@ -319,6 +384,8 @@ func TestBudgetCordonsAndPoisonHoldThroughAnything(t *testing.T) {
 			"pass":          func(t *rapid.T) { s.pass(t, forEver) },
 			"pass and die":  func(t *rapid.T) { s.pass(t, rapid.IntRange(0, 12).Draw(t, "steps")) },
 			"agent":         func(t *rapid.T) { s.agent(node.Draw(t, "of")) },
+			"an agent dies": func(t *rapid.T) { s.dead[node.Draw(t, "of")] = true },
+			"agents live":   func(*rapid.T) { clear(s.dead) },
 			"time":          func(*rapid.T) { s.world.Now = s.world.Now.Add(10 * time.Minute) },
 			"pause":         func(*rapid.T) { s.world.Pool.Spec.Paused = !s.world.Pool.Spec.Paused },
 			"other release": func(t *rapid.T) { s.release(rapid.SampledFrom([]string{"1.1.0", "1.2.0", "1.3.0"}).Draw(t, "version")) },

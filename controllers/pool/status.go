@@ -159,9 +159,12 @@ func (r *report) progress(pool *v1alpha1.HostPool, decision Decision, drains map
 }
 
 func (r *report) reason(pool *v1alpha1.HostPool, decision Decision, done bool) string {
-	waits := map[Wait]int{}
+	waits, silent := map[Wait]int{}, 0
 	for _, node := range decision.Nodes {
 		waits[node.Wait]++
+		if node.Silent != "" {
+			silent++
+		}
 	}
 	linked := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionHostsLinked)
 	switch {
@@ -169,6 +172,8 @@ func (r *report) reason(pool *v1alpha1.HostPool, decision Decision, done bool) s
 		return v1alpha1.ReasonAllUpdated
 	case waits[WaitHuman] > 0:
 		return v1alpha1.ReasonNeedsHuman
+	case silent > 0:
+		return v1alpha1.ReasonAgentSilent
 	case decision.Halted:
 		return v1alpha1.ReasonReleaseFailed
 	case r.resolveError != nil:
@@ -192,6 +197,12 @@ func (r *report) reason(pool *v1alpha1.HostPool, decision Decision, done bool) s
 
 func (r *report) message(pool *v1alpha1.HostPool, decision Decision, drains map[string]string) string {
 	parts := []string{fmt.Sprintf("%d of %d nodes run the release", pool.Status.Updated, pool.Status.Nodes)}
+	for _, node := range decision.Nodes {
+		if node.Silent != "" {
+			// First, since a long message is cut.
+			parts = append(parts, node.Name+": "+node.Silent)
+		}
+	}
 	for _, node := range decision.Nodes {
 		text := ""
 		switch node.Wait {

@@ -1,0 +1,159 @@
+package pool
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/stayput-dev/stayput/api/protocol"
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+)
+
+type worldChange = func(*World, *v1alpha1.NodeUpdate, *corev1.Node)
+
+func annotated(name string, ago time.Duration) worldChange {
+	return func(w *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		u.Annotations[name] = w.Now.Add(-ago).Format(time.RFC3339)
+	}
+}
+
+// toldSince is a node that was drained and told to go; the label of GEP-0031 says nothing of the time.
+func toldSince(d time.Duration) worldChange {
+	return func(w *World, u *v1alpha1.NodeUpdate, n *corev1.Node) {
+		begunSince(time.Hour)(w, u, n)
+		annotated(AnnotationToldAt, d)(w, u, n)
+		*n = *patched(n, protocol.SetReason(n, protocol.GEP0031, protocol.ReasonReady, "", w.Now))
+	}
+}
+
+func beat(ago time.Duration) worldChange {
+	return func(w *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		u.Status.Heartbeat = &metav1.Time{Time: w.Now.Add(-ago)}
+	}
+}
+
+func unheard(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) { u.Status.Attempt = "a0" }
+
+func noted(w *World, u *v1alpha1.NodeUpdate, n *corev1.Node) {
+	annotated(AnnotationSilentSince, time.Hour)(w, u, n)
+}
+
+func TestSilentAgents(t *testing.T) {
+	t.Parallel()
+	const short, long = 15*time.Minute - time.Second, 15 * time.Minute
+	cannot := func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		u.Status.Attempt, u.Status.Phase, u.Status.Reason = "", v1alpha1.PhaseIdle, v1alpha1.ReasonStorageError
+	}
+	gone := func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { delete(w.Nodes, "n0") }
+	patient := func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) { u.Spec.Reboot.SilentAfter.Duration = time.Hour }
+	says := func(phase v1alpha1.Phase) worldChange { return agentSays(phase, v1alpha1.ReasonCommitted) }
+	for name, tt := range map[string]struct {
+		changes []worldChange
+		silent  string // a part of what is said, "" when nothing is
+		note    ActionKind
+	}{
+		"offered, not yet late":      {[]worldChange{unheard, annotated(AnnotationOfferedAt, short)}, "", ""},
+		"offered, late":              {[]worldChange{unheard, annotated(AnnotationOfferedAt, long)}, "has said nothing of it", Miss},
+		"offered, late, told before": {[]worldChange{unheard, annotated(AnnotationOfferedAt, long), noted}, "has said nothing of it", ""},
+		"offered, cannot take it up": {[]worldChange{cannot, annotated(AnnotationOfferedAt, long)}, "", ""},
+		"offered, Node gone":         {[]worldChange{unheard, annotated(AnnotationOfferedAt, long), gone}, "", ""},
+		"offered, at a time unknown": {[]worldChange{unheard}, "", ""},
+		"offered, patient":           {[]worldChange{unheard, annotated(AnnotationOfferedAt, long), patient}, "", ""},
+		"offered, answered again": {
+			[]worldChange{agentSays(v1alpha1.PhaseStaging, ""), annotated(AnnotationOfferedAt, 3*long), noted}, "", Hear,
+		},
+		"staging for days":          {[]worldChange{agentSays(v1alpha1.PhaseStaging, ""), annotated(AnnotationOfferedAt, 99*time.Hour)}, "", ""},
+		"told, not yet late":        {[]worldChange{toldSince(short)}, "", ""},
+		"told, late":                {[]worldChange{toldSince(long)}, "has not gone", Miss},
+		"told, late, staging anew":  {[]worldChange{toldSince(long), agentSays(v1alpha1.PhaseStaging, "")}, "has not gone", Miss},
+		"told, late, told before":   {[]worldChange{toldSince(long), noted}, "has not gone", ""},
+		"told, went":                {[]worldChange{toldSince(long), says(v1alpha1.PhaseRebooting), noted}, "", Hear},
+		"told, is back":             {[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving)}, "", ""},
+		"arming":                    {[]worldChange{toldSince(long), says(v1alpha1.PhaseArming), beat(long)}, "", ""},
+		"arming, after a long wait": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long)}, "", ""},
+		"arming for ever": {
+			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime)}, "said Arming", Miss,
+		},
+		"ended, about to answer": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseSucceeded), beat(short)}, "", ""},
+		"ended, never answers":   {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseSucceeded), beat(long)}, "said Succeeded", Miss},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			decision := Decide(oneNode(tt.changes...))
+			silent := decision.Nodes[0].Silent
+			if (silent == "") != (tt.silent == "") || !strings.Contains(silent, tt.silent) {
+				t.Errorf("said %q, want %q", silent, tt.silent)
+			}
+			var note ActionKind
+			for _, a := range decision.Actions {
+				if a.Kind == Miss || a.Kind == Hear {
+					note = a.Kind
+				}
+			}
+			if note != tt.note {
+				t.Errorf("noted %q, want %q", note, tt.note)
+			}
+		})
+	}
+}
+
+// The condition of the shipped dialect tells the time for an attempt whose record does not.
+func TestSilentAfterTheConditionOfAnOlderController(t *testing.T) {
+	t.Parallel()
+	world := oneNode(begunSince(time.Hour), told)
+	world.Now = world.Now.Add(defaultSilentAfter)
+	if decision := Decide(world); decision.Nodes[0].Silent == "" {
+		t.Error("the agent does not count as silent")
+	}
+}
+
+func TestThePassComesBackWhenAnAgentGetsLate(t *testing.T) {
+	t.Parallel()
+	if got := Decide(oneNode(toldSince(14 * time.Minute))).Recheck; got != time.Minute {
+		t.Errorf("the pool is looked at again after %s, want %s", got, time.Minute)
+	}
+}
+
+func TestASilentAgentIsSaidInTheStatus(t *testing.T) {
+	t.Parallel()
+	world := oneNode(toldSince(time.Hour), beat(2*time.Hour))
+	fill := func() {
+		decision := Decide(world)
+		(&report{now: world.Now}).fill(world.Pool, world, decision, nil)
+		metrics, err := NewMetrics(prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		metrics.observe(world.Pool, decision)
+		if got := testutil.ToFloat64(metrics.silent); (got == 1) != (decision.Nodes[0].Silent != "") {
+			t.Errorf("the metric is %v", got)
+		}
+	}
+	fill()
+	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionProgressing} {
+		found := meta.FindStatusCondition(world.Pool.Status.Conditions, name)
+		if name == v1alpha1.ConditionReady && found.Reason != v1alpha1.ReasonAgentSilent {
+			t.Errorf("%s has reason %s", name, found.Reason)
+		}
+		for _, want := range []string{
+			"n0: its agent is silent since 2026-11-28T23:00:00Z", "last heartbeat is of 2026-11-28T22:00:00Z",
+			"systemctl status stayput-agent", "journalctl -u stayput-agent", "stays cordoned and is not reset",
+		} {
+			if !strings.Contains(found.Message, want) {
+				t.Errorf("%s does not say %q: %s", name, want, found.Message)
+			}
+		}
+	}
+	world.Updates["n0"].Status.Phase = v1alpha1.PhaseRebooting
+	fill()
+	if found := meta.FindStatusCondition(world.Pool.Status.Conditions, v1alpha1.ConditionReady); found.Reason != v1alpha1.ReasonUpdating ||
+		strings.Contains(found.Message, "silent") {
+		t.Errorf("after the agent went: %s %s", found.Reason, found.Message)
+	}
+}
