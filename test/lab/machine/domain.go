@@ -74,7 +74,7 @@ func (m *Machine) domain(securityModels []string) *libvirtxml.Domain {
 // emulatedSlow are features that programs take for fast and that QEMU emulates slowly. The SHA-256 that every staged byte
 // goes through ran at 20 MB/s with AVX and at 32 MB/s without; without AES instructions TLS takes ChaCha20, which ran three
 // times as fast as AES-GCM with them (QEMU 7.2, user mode, Go 1.26).
-func emulatedSlow() []string { return []string{"aes", "avx", "avx2", "erms", "pclmulqdq"} }
+func emulatedSlow() []string { return []string{"aes", "avx", "avx2", "erms", "pclmuldq"} }
 
 func (m *Machine) cpu() *libvirtxml.DomainCPU {
 	cpu := &libvirtxml.DomainCPU{Mode: "maximum"}
