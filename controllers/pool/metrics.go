@@ -74,12 +74,8 @@ func phases() []v1alpha1.Phase {
 
 func (m *Metrics) observe(pool *v1alpha1.HostPool, decision Decision) {
 	count := map[v1alpha1.Phase]float64{}
-	silent := 0.0
 	for _, node := range decision.Nodes {
 		count[node.Phase]++
-		if node.Silent != "" {
-			silent++
-		}
 	}
 	for _, phase := range phases() {
 		m.nodes.WithLabelValues(pool.Namespace, pool.Name, string(phase)).Set(count[phase])
@@ -89,7 +85,7 @@ func (m *Metrics) observe(pool *v1alpha1.HostPool, decision Decision) {
 		halted = 1
 	}
 	m.halted.WithLabelValues(pool.Namespace, pool.Name).Set(halted)
-	m.silent.WithLabelValues(pool.Namespace, pool.Name).Set(silent)
+	m.silent.WithLabelValues(pool.Namespace, pool.Name).Set(float64(decision.silent()))
 }
 
 // closed counts an attempt that was closed, and its steps as far as the agent's record tells them.

@@ -30,26 +30,35 @@ func (m *member) debt() debt {
 	if m.open() == "" || m.node == nil {
 		return debt{}
 	}
-	told, status := m.toldAt(), m.update.Status
-	wrote := told
-	if status.Heartbeat != nil && status.Heartbeat.After(told) {
-		wrote = status.Heartbeat.Time
-	}
 	switch {
-	case m.told() && told.IsZero():
-		return debt{}
-	case m.owesAnswer():
-		return debt{since: wrote, what: fmt.Sprintf("it has said %s, but has not answered on the Node", status.Phase)}
-	case m.told() && m.answers() && status.Phase == v1alpha1.PhaseArming:
-		return debt{since: wrote, grace: armTime, what: "it has said Arming, and the machine has not gone"}
-	case m.away():
-		return debt{}
 	case m.told():
-		return debt{since: told, what: "the node is drained and was told to go, and has not gone"}
-	case m.answers() || m.cannotTakeUp():
+		return m.debtOfTold()
+	case m.away(), m.answers(), m.cannotTakeUp():
 		return debt{}
 	default:
 		return debt{since: m.record.offeredAt, what: "it was offered the attempt, and has said nothing of it"}
+	}
+}
+
+// debtOfTold is what the agent owes of a node that was told to go.
+func (m *member) debtOfTold() debt {
+	told, phase := m.toldAt(), m.update.Status.Phase
+	if told.IsZero() {
+		return debt{}
+	}
+	wrote := told
+	if beat := m.update.Status.Heartbeat; beat != nil && beat.After(told) {
+		wrote = beat.Time
+	}
+	switch {
+	case m.owesAnswer():
+		return debt{since: wrote, what: fmt.Sprintf("it has said %s, but has not answered on the Node", phase)}
+	case m.answers() && phase == v1alpha1.PhaseArming:
+		return debt{since: wrote, grace: armTime, what: "it has said Arming, and the machine has not gone"}
+	case m.away():
+		return debt{}
+	default:
+		return debt{since: told, what: "the node is drained and was told to go, and has not gone"}
 	}
 }
 
@@ -92,6 +101,18 @@ func (p *pass) listen(m *member) {
 			Kind: Miss, Node: m.name, Host: m.host, Attempt: m.open(), Message: text, Since: owed.since,
 		})
 	}
+}
+
+// silent counts the nodes whose agent is silent.
+func (d Decision) silent() int {
+	count := 0
+	for _, node := range d.Nodes {
+		if node.Silent != "" {
+			count++
+		}
+	}
+
+	return count
 }
 
 func (m *member) silentAfter() time.Duration {

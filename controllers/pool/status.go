@@ -159,20 +159,14 @@ func (r *report) progress(pool *v1alpha1.HostPool, decision Decision, drains map
 }
 
 func (r *report) reason(pool *v1alpha1.HostPool, decision Decision, done bool) string {
-	waits, silent := map[Wait]int{}, 0
-	for _, node := range decision.Nodes {
-		waits[node.Wait]++
-		if node.Silent != "" {
-			silent++
-		}
-	}
+	waits := decision.waits()
 	linked := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionHostsLinked)
 	switch {
 	case done:
 		return v1alpha1.ReasonAllUpdated
 	case waits[WaitHuman] > 0:
 		return v1alpha1.ReasonNeedsHuman
-	case silent > 0:
+	case decision.silent() > 0:
 		return v1alpha1.ReasonAgentSilent
 	case decision.Halted:
 		return v1alpha1.ReasonReleaseFailed
@@ -193,6 +187,16 @@ func (r *report) reason(pool *v1alpha1.HostPool, decision Decision, done bool) s
 	default:
 		return v1alpha1.ReasonUpdating
 	}
+}
+
+// waits counts the nodes by what they wait for.
+func (d Decision) waits() map[Wait]int {
+	waits := map[Wait]int{}
+	for _, node := range d.Nodes {
+		waits[node.Wait]++
+	}
+
+	return waits
 }
 
 func (r *report) message(pool *v1alpha1.HostPool, decision Decision, drains map[string]string) string {
