@@ -142,12 +142,12 @@ func holds(t *testing.T, engine *promql.Engine, scraped past, expression string,
 
 // steps gives values: each of values for as many scrapes as minutes says.
 func steps(minutes []int, values ...float64) []float64 {
-	var all []float64
+	parts := make([][]float64, len(values))
 	for i, value := range values {
-		all = append(all, slices.Repeat([]float64{value}, minutes[i])...)
+		parts[i] = slices.Repeat([]float64{value}, minutes[i])
 	}
 
-	return all
+	return slices.Concat(parts...)
 }
 
 // counting rises by one every so many minutes, from the first event on.
@@ -184,9 +184,12 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 			halted: {0, 0, 0}, nodes("NeedsHuman"): {0, 0, 0}, nodes("Refused"): {0, 0, 0}, silent: {0, 0, 0},
 			`stayput_attempts_total{namespace="metal",pool="gpu",pod="a",outcome="Succeeded"}`: {1, 2, 3},
 		}, nil},
-		"halted":                             {past{halted: {0, 1, 1}}, []string{"StayputRolloutHalted"}},
-		"halted a moment ago":                {past{halted: {0, 0, 1}}, nil},
-		"a node needs a person":              {past{nodes("NeedsHuman"): {2, 2}}, []string{"StayputNodeNeedsHuman"}},
+		"halted":                {past{halted: {0, 1, 1}}, []string{"StayputRolloutHalted"}},
+		"halted a moment ago":   {past{halted: {0, 0, 1}}, nil},
+		"a node needs a person": {past{nodes("NeedsHuman"): {2, 2}}, []string{"StayputNodeNeedsHuman"}},
+		"an agent is silent": {past{
+			`stayput_pool_silent_agents{namespace="metal",pool="gpu",pod="a"}`: steps([]int{6}, 1),
+		}, []string{"StayputAgentSilent"}},
 		"a node refuses":                     {past{nodes("Refused"): steps([]int{12}, 1)}, []string{"StayputNodeRefused"}},
 		"the first drain that fails":         {past{drained: steps([]int{200, 10}, absent, 1)}, []string{"StayputDrainTimedOut"}},
 		"the second one":                     {past{drained: steps([]int{400, 10}, 1, 2)}, []string{"StayputDrainTimedOut"}},

@@ -9,7 +9,6 @@ import (
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	client "github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -145,7 +144,7 @@ func checkSelector(t *testing.T, alert string, selector *parser.VectorSelector, 
 		return
 	}
 	for _, matcher := range selector.LabelMatchers {
-		if matcher.Name != labels.MetricName && !slices.Contains(names, matcher.Name) {
+		if matcher.Name != "__name__" && !slices.Contains(names, matcher.Name) {
 			t.Errorf("%s: %s has the labels %s, not %q", alert, selector.Name, names, matcher.Name)
 		}
 	}
