@@ -52,6 +52,8 @@ type Options struct {
 	Log logr.Logger
 	// Spawn starts background work; nil means a goroutine.
 	Spawn func(work func())
+	// Rested is called, when it is not nil, each time the work that takes memory has ended: the start, and staging.
+	Rested func()
 	// Moved is how many bytes this process has received from registries and written to slots and boot files so far.
 	Moved func() (downloaded, written int64)
 }
@@ -85,6 +87,8 @@ type Engine struct {
 
 	last  step
 	since time.Time
+	// rested tells that Rested was called since the last work.
+	rested bool
 }
 
 // failure is what an effect's last error was.
@@ -171,6 +175,7 @@ func (e *Engine) Pass(ctx context.Context) (time.Time, error) {
 
 		if next.do == wait {
 			e.show(ctx, now, next)
+			e.rest()
 
 			return e.wakeTime(now, next), nil
 		}
@@ -184,6 +189,15 @@ func (e *Engine) Pass(ctx context.Context) (time.Time, error) {
 	}
 
 	return time.Time{}, fmt.Errorf("%w: last step %s in phase %s", errTooManySteps, e.last.do, e.last.phase)
+}
+
+func (e *Engine) rest() {
+	resting := !e.stager.view().running
+	if resting && !e.rested && e.Rested != nil {
+		e.Rested()
+	}
+
+	e.rested = resting
 }
 
 func (e *Engine) load() error {

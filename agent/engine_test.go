@@ -116,6 +116,45 @@ func TestAnIdleAgentWritesNothing(t *testing.T) {
 	}
 }
 
+// Memory is given back after the start and after staging, not while it is at work and not again and again.
+func TestRestedIsCalledWhenWorkHasEnded(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+
+	rested := 0
+	b.options.Rested = func() { rested++ }
+
+	var work []func()
+
+	b.options.Spawn = func(next func()) { work = append(work, next) }
+	b.restart()
+
+	want := func(count int, when string) {
+		t.Helper()
+		b.pass()
+		b.pass()
+
+		if rested != count {
+			t.Fatalf("called %d times %s, want %d", rested, when, count)
+		}
+	}
+
+	want(1, "after the start")
+	b.cluster.Ask("a1", newVersion)
+	want(1, "while it is at work")
+
+	for len(work) > 0 { // reading the config, then staging
+		work[0]()
+
+		work = work[1:]
+
+		b.pass()
+	}
+
+	want(2, "after staging")
+}
+
 // looking counts how often the rungs are looked at.
 type looking struct {
 	*agenttest.Machine

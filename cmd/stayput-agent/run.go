@@ -17,6 +17,7 @@ import (
 	"github.com/stayput-dev/stayput/agent/cluster"
 	"github.com/stayput-dev/stayput/agent/config"
 	"github.com/stayput-dev/stayput/agent/journal"
+	"github.com/stayput-dev/stayput/agent/memory"
 	"github.com/stayput-dev/stayput/agent/slots"
 	"github.com/stayput-dev/stayput/agent/slots/dps"
 	"github.com/stayput-dev/stayput/cmd/internal/buildinfo"
@@ -60,6 +61,11 @@ func run(ctx context.Context, settings config.Config, log logr.Logger) error {
 		Images: images{settings: settings.Registry, count: func(bytes int64) { downloaded.Add(bytes) }},
 		Store:  journal.Open(settings.StateDir), Notifier: notifier{log: log},
 		Moved: func() (int64, int64) { return downloaded.Load(), written.Load() },
+		Rested: func() {
+			if err := memory.Release(); err != nil {
+				log.V(1).Info("memory that is not needed any more stays", "error", err.Error())
+			}
+		},
 	})
 
 	ctx, cancel := context.WithCancel(ctx)

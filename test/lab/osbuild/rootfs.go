@@ -13,6 +13,14 @@ import (
 func usrTree(base string, inputs Inputs, variant Variant) (tree, error) {
 	files := tree{}
 
+	if variant.stopsEarly() {
+		for name, data := range variant.files() {
+			files.addFile(name, modeFile, data)
+		}
+
+		return files, nil
+	}
+
 	exclude, _ := baseFiles.ReadFile("base/exclude.txt")
 	if err := files.addHost(filepath.Join(base, "usr"), lines(string(exclude))); err != nil {
 		return nil, err

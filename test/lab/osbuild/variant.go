@@ -76,6 +76,10 @@ IMAGE_VERSION=%[1]s
 `, v.Version, ImageID)
 }
 
+// stopsEarly tells that the variant never mounts its /usr. That holds nothing but os-release then, so that a machine has
+// written it in seconds.
+func (v Variant) stopsEarly() bool { return v.Fault == Panic || v.Fault == Hang }
+
 // files are the files below /usr that make the variant differ from the others.
 func (v Variant) files() map[string]string {
 	files := map[string]string{"lib/os-release": v.osRelease()}
