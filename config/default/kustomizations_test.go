@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/stayput-dev/stayput/test/apiserver"
+	"github.com/stayput-dev/stayput/test/lab/tools"
 )
 
 // kustomizations are the folders of config with a kustomization, relative to this one.
@@ -40,7 +40,11 @@ func TestEveryKustomizationIsAccepted(t *testing.T) {
 	t.Parallel()
 	server := start(t)
 	kubectl(t, server, "apply", "-k", "../namespace") // what a dry run makes is not there for the next object
-	kubectl(t, server, "apply", "--server-side", "-f", prometheusCRDs(t))
+	monitoring, err := tools.CRDs(t.Context(), apiserver.Root(), "prometheus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, server, "apply", "--server-side", "-f", monitoring)
 	kubectl(t, server, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinitions", "--all")
 	folders := kustomizations(t)
 	for _, folder := range folders {
@@ -55,20 +59,6 @@ func TestEveryKustomizationIsAccepted(t *testing.T) {
 			t.Errorf("%s was not tried, only %s", wanted, folders)
 		}
 	}
-}
-
-// prometheusCRDs is the folder of the Prometheus operator's CRDs, which only config/prometheus needs.
-func prometheusCRDs(t *testing.T) string {
-	t.Helper()
-	command := exec.CommandContext(t.Context(), filepath.Join(apiserver.Root(), "hack", "prometheus-crds.sh"))
-	var problem strings.Builder
-	command.Stderr = &problem
-	out, err := command.Output()
-	if err != nil {
-		t.Fatalf("generating the Prometheus operator's CRDs: %v\n%s", err, problem.String())
-	}
-
-	return strings.TrimSpace(string(out))
 }
 
 // The Prometheus operator is nobody's duty: what everybody installs has nothing of its kinds.

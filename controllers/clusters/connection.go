@@ -160,7 +160,7 @@ func (c *connection) fill(connected *Cluster) error {
 		informer, err := connected.cluster.GetCache().GetInformer(ctx, object)
 		switch {
 		case meta.IsNoMatchError(err):
-			return fmt.Errorf("the API of %T is not served there; apply config/crd to that cluster: %w", object, err)
+			return fmt.Errorf("the API of %T is not served there; apply config/nodes to that cluster: %w", object, err)
 		case err != nil:
 			return fmt.Errorf("filling the cache of %T: %w", object, err)
 		}

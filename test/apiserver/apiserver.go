@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
@@ -19,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/test/lab/tools"
 )
 
 const (
@@ -65,7 +64,7 @@ func Start(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	metal3CRDs, err := metal3Folder(ctx)
+	metal3CRDs, err := tools.CRDs(ctx, Root(), "metal3")
 	if err != nil {
 		return nil, err
 	}
@@ -133,16 +132,4 @@ func binaries() (string, error) {
 	}
 
 	return assets, nil
-}
-
-func metal3Folder(ctx context.Context) (string, error) {
-	command := exec.CommandContext(ctx, filepath.Join(Root(), "hack", "metal3-crds.sh"))
-	var problem strings.Builder
-	command.Stderr = &problem
-	out, err := command.Output()
-	if err != nil {
-		return "", fmt.Errorf("generating Metal3's CRDs: %w: %s", err, problem.String())
-	}
-
-	return strings.TrimSpace(string(out)), nil
 }

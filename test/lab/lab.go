@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -287,7 +286,7 @@ func (l *Lab) connectLibvirt(ctx context.Context) error {
 // installResources installs what an operator does: Metal3's custom resources and config/default in the cluster of the
 // hosts, and config/nodes in that of the Nodes when it is another one.
 func (l *Lab) installResources(ctx context.Context) error {
-	metal3, err := l.metal3Folder(ctx)
+	metal3, err := tools.CRDs(ctx, l.root, "metal3")
 	if err != nil {
 		return err
 	}
@@ -331,21 +330,6 @@ func (l *Lab) installInto(ctx context.Context, cluster *controlplane.Cluster, fo
 	}
 
 	return cluster.WaitEstablished(ctx)
-}
-
-func (l *Lab) metal3Folder(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(l.root, "hack", "metal3-crds.sh"))
-
-	var problem strings.Builder
-
-	cmd.Stderr = &problem
-
-	output, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("generating Metal3's custom resources: %w: %s", err, problem.String())
-	}
-
-	return strings.TrimSpace(string(output)), nil
 }
 
 func (l *Lab) makeClients() error {
