@@ -59,6 +59,8 @@ func (a *actor) act(ctx context.Context, action Action) error {
 		err = a.miss(ctx, action)
 	case Hear:
 		err = a.store(ctx, action, func(r *record) { r.silentSince = time.Time{} })
+	case Adjust:
+		err = a.adjust(ctx, action)
 	}
 	if err != nil {
 		return fmt.Errorf("node %s: %s: %w", action.Node, action.Kind, err)
@@ -121,6 +123,14 @@ func (a *actor) store(ctx context.Context, action Action, change func(*record)) 
 	}
 
 	return a.applyUpdate(ctx, action.Node, update.UID, update.Spec, rec)
+}
+
+func (a *actor) adjust(ctx context.Context, action Action) error {
+	update, pool := a.world.Updates[action.Node], a.world.Pool
+	spec := update.Spec
+	spec.OutOfBand, spec.Reboot.SilentAfter = pool.Spec.OutOfBand, pool.Spec.Reboot.SilentAfter
+
+	return a.applyUpdate(ctx, action.Node, update.UID, spec, recordOf(update))
 }
 
 // current tells whether the attempt is still the open one. The routine actions are decided on a cache, which may lag.

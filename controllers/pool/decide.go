@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/stayput-dev/stayput/api/protocol"
@@ -34,6 +35,8 @@ const (
 	// Miss stores that the agent is silent, and tells it once; Hear stores that it is not any more.
 	Miss ActionKind = "Miss"
 	Hear ActionKind = "Hear"
+	// Adjust brings what the NodeUpdate says of a silent machine in line with the pool.
+	Adjust ActionKind = "Adjust"
 )
 
 // Action is one thing to do.
@@ -115,6 +118,7 @@ func Decide(world World) Decision {
 	for _, m := range p.members {
 		if m.foreign == "" {
 			p.listen(m)
+			p.adjust(m)
 		}
 	}
 
@@ -427,6 +431,18 @@ func (p *pass) begin(ready []*member) {
 		used[m.name] = true
 		p.do(m, Begin)
 		p.wait(m, WaitDrain)
+	}
+}
+
+// adjust lets a change of the pool reach a machine that is being rebooted or waits for a person: that is when somebody
+// allows power actions, or more of them. All else of an attempt stays as it was offered.
+func (p *pass) adjust(m *member) {
+	if p.acted(m) || m.update == nil || (m.open() == "" && !m.held()) {
+		return
+	}
+	was, now := m.update.Spec, p.world.Pool.Spec
+	if was.Reboot.SilentAfter != now.Reboot.SilentAfter || !equality.Semantic.DeepEqual(was.OutOfBand, now.OutOfBand) {
+		p.actions = append(p.actions, Action{Kind: Adjust, Node: m.name, Host: m.host, Attempt: was.Attempt})
 	}
 }
 

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -279,5 +280,42 @@ func TestByDigest(t *testing.T) {
 		if got := byDigest(image, "sha256:d"); got != want {
 			t.Errorf("byDigest(%s) = %s, want %s", image, got, want)
 		}
+	}
+}
+
+// Whoever allows more power actions for a silent machine means this one, not the next attempt.
+func TestSettingsOfTheBMCReachAMachineThatIsAway(t *testing.T) {
+	t.Parallel()
+	resets := int32(7)
+	same := func(w *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		u.Spec.OutOfBand, u.Spec.Reboot = w.Pool.Spec.OutOfBand, w.Pool.Spec.Reboot
+	}
+	more := func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { w.Pool.Spec.OutOfBand.MaxResets = &resets }
+	longer := func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		w.Pool.Spec.Reboot.SilentAfter.Duration += time.Hour
+	}
+	health := func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		w.Pool.Spec.Health.Kubelet.Duration += time.Hour
+	}
+	away := agentSays(v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot)
+	needsHuman := closedAs(NeedsHuman, "", time.Minute)
+	for name, test := range map[string]struct {
+		changes []func(*World, *v1alpha1.NodeUpdate, *corev1.Node)
+		want    bool
+	}{
+		"nothing changed": {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same}},
+		"more resets":     {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, more}, want: true},
+		"more patience":   {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, longer}, want: true},
+		"needs a person":  {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, more, needsHuman}, want: true},
+		"other settings":  {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, health}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			actions := Decide(oneNode(test.changes...)).Actions
+			got := slices.ContainsFunc(actions, func(a Action) bool { return a.Kind == Adjust && a.Attempt == "a1" })
+			if got != test.want {
+				t.Errorf("adjusted is %v, want %v: %+v", got, test.want, actions)
+			}
+		})
 	}
 }
