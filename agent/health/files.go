@@ -2,16 +2,14 @@ package health
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stayput-dev/stayput/agent/durable"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
@@ -20,8 +18,6 @@ const (
 	TrialFile  = "trial.json"
 	RecordFile = "gate.json"
 )
-
-const fileMode = 0o600
 
 // Trial is what the agent leaves for the boot gate before it reboots.
 type Trial struct {
@@ -89,11 +85,7 @@ func ReadTrial(stateDir string) (Trial, error) {
 
 // RemoveTrial removes the trial. When there is none, that is fine.
 func RemoveTrial(stateDir string) error {
-	if err := os.Remove(filepath.Join(stateDir, TrialFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the trial: %w", err)
-	}
-
-	return syncDir(stateDir)
+	return durable.Remove(filepath.Join(stateDir, TrialFile))
 }
 
 // SaveRecord stores the record so that it survives a power cut.
@@ -112,11 +104,7 @@ func save(dir, name string, value any) error {
 		return fmt.Errorf("encoding %s: %w", name, err)
 	}
 
-	if err := renameio.WriteFile(filepath.Join(dir, name), append(content, '\n'), fileMode); err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
-	}
-
-	return syncDir(dir)
+	return durable.WriteFile(filepath.Join(dir, name), append(content, '\n'))
 }
 
 func read(dir, name string, value any) error {
@@ -127,20 +115,6 @@ func read(dir, name string, value any) error {
 
 	if err := json.Unmarshal(content, value); err != nil {
 		return fmt.Errorf("decoding %s: %w", name, err)
-	}
-
-	return nil
-}
-
-// syncDir makes a rename last: renameio syncs the file but not its directory.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("opening the state directory: %w", err)
-	}
-
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
-		return fmt.Errorf("syncing the state directory: %w", err)
 	}
 
 	return nil

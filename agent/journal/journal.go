@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
-
+	"github.com/stayput-dev/stayput/agent/durable"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -25,9 +24,6 @@ const (
 	format = 1
 	// maxSize bounds what is read, in bytes; a journal is a few KiB.
 	maxSize = 1 << 20
-
-	dirMode  = 0o700
-	fileMode = 0o600
 
 	// MaxHistory is how many ended attempts are kept.
 	MaxHistory = 5
@@ -231,17 +227,11 @@ func (f *File) Save(state State) error {
 		return fmt.Errorf("encoding the journal: %w", err)
 	}
 
-	dir := filepath.Dir(f.path)
-	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return fmt.Errorf("making the state directory: %w", err)
+	if err := durable.WriteFile(f.path, data); err != nil {
+		return fmt.Errorf("storing the journal: %w", err)
 	}
 
-	// renameio fsyncs the file; the directory must be fsynced, too, for the new name to survive.
-	if err := renameio.WriteFile(f.path, data, fileMode, renameio.WithTempDir(dir)); err != nil {
-		return fmt.Errorf("writing the journal: %w", err)
-	}
-
-	return syncDir(dir)
+	return nil
 }
 
 func (s *State) forgetOld() {
@@ -269,24 +259,6 @@ func (s *State) forgetOld() {
 			}
 		}
 	}
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("opening the state directory: %w", err)
-	}
-
-	err = dir.Sync()
-	if closeErr := dir.Close(); err == nil {
-		err = closeErr
-	}
-
-	if err != nil {
-		return fmt.Errorf("syncing the state directory: %w", err)
-	}
-
-	return nil
 }
 
 // limitedFile ends in an error, not in silence, when a file is too large.

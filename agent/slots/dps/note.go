@@ -10,14 +10,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
-
+	"github.com/stayput-dev/stayput/agent/durable"
 	"github.com/stayput-dev/stayput/osimage"
 )
 
 const (
 	noteFile = "dps-staging.json"
-	noteMode = 0o600
 )
 
 // note is how far staging has come. It holds what cannot be seen on the disk: that bytes were synced, and that they were
@@ -93,17 +91,8 @@ func (s *Scheme) saveNote(n note) error {
 		return fmt.Errorf("storing how far staging has come: %w", err)
 	}
 
-	if err := renameio.WriteFile(filepath.Join(s.stateDir, noteFile), content, noteMode); err != nil {
-		return fmt.Errorf("storing how far staging has come: %w", err)
-	}
-
-	// The rename has to last: an earlier note that comes back might call bytes verified that are being written again.
-	dir, err := os.Open(s.stateDir)
-	if err != nil {
-		return fmt.Errorf("storing how far staging has come: %w", err)
-	}
-
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+	// An earlier note that comes back might call bytes verified that are being written again.
+	if err := durable.WriteFile(filepath.Join(s.stateDir, noteFile), content); err != nil {
 		return fmt.Errorf("storing how far staging has come: %w", err)
 	}
 

@@ -1,0 +1,5 @@
+// Package durable stores the agent's small files so that a power cut leaves the old contents or the new ones, and never
+// brings the old ones back once a call has returned nil.
+//
+// It refuses to be for large files: all of the contents are written anew each time.
+package durable
