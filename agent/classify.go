@@ -144,7 +144,7 @@ func rolledBack(w world) step {
 	rung, how := v1alpha1.RungBootTries, ""
 
 	if bmc != nil && bmc.Resets > 0 {
-		rung, how = v1alpha1.RungBMC, fmt.Sprintf("; the machine was reset %d times through its BMC", bmc.Resets)
+		rung, how = v1alpha1.RungBMC, fmt.Sprintf("; resets of the machine through its BMC: %d", bmc.Resets)
 	}
 
 	switch {

@@ -52,7 +52,7 @@ type Options struct {
 	Log logr.Logger
 	// Spawn starts background work; nil means a goroutine.
 	Spawn func(work func())
-	// Rested is called, when it is not nil, each time the work that takes memory has ended: the start, and staging.
+	// Rested is called, when it is not nil, each time there is nothing more to do for a while, once.
 	Rested func()
 	// Moved is how many bytes this process has received from registries and written to slots and boot files so far.
 	Moved func() (downloaded, written int64)
@@ -87,7 +87,7 @@ type Engine struct {
 
 	last  step
 	since time.Time
-	// rested tells that Rested was called since the last work.
+	// rested tells that Rested was called since the last effect.
 	rested bool
 }
 
@@ -175,11 +175,12 @@ func (e *Engine) Pass(ctx context.Context) (time.Time, error) {
 
 		if next.do == wait {
 			e.show(ctx, now, next)
-			e.rest()
+			e.rest(next.phase)
 
 			return e.wakeTime(now, next), nil
 		}
 
+		e.rested = false
 		err = e.act(ctx, now, next)
 		e.remember(next.do, err)
 
@@ -191,13 +192,18 @@ func (e *Engine) Pass(ctx context.Context) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%w: last step %s in phase %s", errTooManySteps, e.last.do, e.last.phase)
 }
 
-func (e *Engine) rest() {
-	resting := !e.stager.view().running
-	if resting && !e.rested && e.Rested != nil {
+// rest tells that work has ended, in a phase that may last.
+func (e *Engine) rest(phase v1alpha1.Phase) {
+	lasts := phase == v1alpha1.PhaseIdle || phase == v1alpha1.PhaseStaged || phase.Ended()
+	if !lasts || e.stager.view().running {
+		return
+	}
+
+	if !e.rested && e.Rested != nil {
 		e.Rested()
 	}
 
-	e.rested = resting
+	e.rested = true
 }
 
 func (e *Engine) load() error {

@@ -123,7 +123,7 @@ func (w World) resetsText() string {
 		return ""
 	}
 
-	return fmt.Sprintf(", after %d resets through its BMC", w.Status.Resets)
+	return fmt.Sprintf("; resets through its BMC: %d", w.Status.Resets)
 }
 
 func (w World) powerText() string {
