@@ -32,7 +32,7 @@ demo: packages build ## Show the main job on two virtual machines: update, fallb
 	go run ./hack/lab demo
 
 .PHONY: test
-test: packages check unit ## Run everything that CI runs
+test: packages check unit e2e ## Run everything that CI runs
 
 .PHONY: check
 check: generated lint ## Check generated files, modules and style
@@ -43,7 +43,7 @@ unit: packages lab-tools ## Run the tests that boot no operating system
 
 .PHONY: e2e
 e2e: packages build lab-tools ## Run the end-to-end scenarios on virtual machines; STAYPUT_E2E=REGEXP plays some
-	go test -v -count=1 -timeout 85m -run '^TestScenarios$$/$(STAYPUT_E2E)' ./test/e2e
+	go test -v -count=1 -timeout 85m -run '^TestScenarios$$/($(STAYPUT_E2E))' ./test/e2e
 
 .PHONY: lab
 lab: packages build ## Bring the lab up and leave it running
