@@ -286,6 +286,7 @@ func TestByDigest(t *testing.T) {
 // Whoever allows more power actions for a silent machine means this one, not the next attempt.
 func TestSettingsOfTheBMCReachAMachineThatIsAway(t *testing.T) {
 	t.Parallel()
+	type change = func(*World, *v1alpha1.NodeUpdate, *corev1.Node)
 	resets := int32(7)
 	same := func(w *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
 		u.Spec.OutOfBand, u.Spec.Reboot = w.Pool.Spec.OutOfBand, w.Pool.Spec.Reboot
@@ -300,14 +301,14 @@ func TestSettingsOfTheBMCReachAMachineThatIsAway(t *testing.T) {
 	away := agentSays(v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot)
 	needsHuman := closedAs(NeedsHuman, "", time.Minute)
 	for name, test := range map[string]struct {
-		changes []func(*World, *v1alpha1.NodeUpdate, *corev1.Node)
+		changes []change
 		want    bool
 	}{
-		"nothing changed": {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same}},
-		"more resets":     {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, more}, want: true},
-		"more patience":   {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, longer}, want: true},
-		"needs a person":  {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, more, needsHuman}, want: true},
-		"other settings":  {changes: []func(*World, *v1alpha1.NodeUpdate, *corev1.Node){begunSince(0), told, away, same, health}},
+		"nothing changed": {changes: []change{begunSince(0), told, away, same}},
+		"more resets":     {changes: []change{begunSince(0), told, away, same, more}, want: true},
+		"more patience":   {changes: []change{begunSince(0), told, away, same, longer}, want: true},
+		"needs a person":  {changes: []change{begunSince(0), told, away, same, more, needsHuman}, want: true},
+		"other settings":  {changes: []change{begunSince(0), told, away, same, health}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
