@@ -119,7 +119,7 @@ func TestMachineComesBack(t *testing.T) {
 			s.says(phase, alive)
 			s.runFor(t, 3*time.Hour)
 			if s.actions() != "ForceRestart" || s.status.Phase != v1alpha1.OutOfBandRecovered ||
-				!strings.Contains(s.status.Message, "after 1 resets") {
+				!strings.Contains(s.status.Message, "; resets through its BMC: 1") {
 				t.Errorf("%s: sent %q, status %+v", name, s.actions(), s.status)
 			}
 			// The same attempt reboots again: the whole wait starts anew.
