@@ -175,7 +175,7 @@ func (e *Engine) Pass(ctx context.Context) (time.Time, error) {
 
 		if next.do == wait {
 			e.show(ctx, now, next)
-			e.rest(next.phase)
+			e.rest(now, next.phase)
 
 			return e.wakeTime(now, next), nil
 		}
@@ -192,10 +192,10 @@ func (e *Engine) Pass(ctx context.Context) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%w: last step %s in phase %s", errTooManySteps, e.last.do, e.last.phase)
 }
 
-// rest tells that work has ended, in a phase that may last.
-func (e *Engine) rest(phase v1alpha1.Phase) {
+// rest tells that work has ended, in a phase that may last. Connecting to the API server is work.
+func (e *Engine) rest(now world, phase v1alpha1.Phase) {
 	lasts := phase == v1alpha1.PhaseIdle || phase == v1alpha1.PhaseStaged || phase.Ended()
-	if !lasts || e.stager.view().running {
+	if !lasts || !now.updateKnown || e.stager.view().running {
 		return
 	}
 

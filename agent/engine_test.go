@@ -140,6 +140,10 @@ func TestRestedIsCalledWhenWorkHasEnded(t *testing.T) {
 		}
 	}
 
+	b.cluster.Unknown = true
+	want(0, "before the API server was reached")
+
+	b.cluster.Unknown = false
 	want(1, "after the start")
 	b.cluster.Ask("a1", newVersion)
 	want(1, "while it is at work")

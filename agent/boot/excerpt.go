@@ -33,7 +33,8 @@ type Excerpts struct {
 
 // PreviousBoot returns the last errors of the boot before this one: the kernel's crash record when there is one, else the
 // errors in the persistent journal. It is "" when there is neither, and when the journal holds no boot since the one with
-// the boot ID given, for a boot that ended before the journal was kept has left nothing. Secrets are the journal's own
+// the boot ID given, for a boot that ended before the journal was kept has left nothing. When the system that is asked has
+// started twice since, they are those of its own last boot. Secrets are the journal's own
 // concern; lines that look as if they held one are left out.
 func (e Excerpts) PreviousBoot(ctx context.Context, since string) string {
 	if crash := e.crashRecord(); crash != "" {

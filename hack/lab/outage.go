@@ -23,16 +23,15 @@ import (
 const (
 	outagePoll = 500 * time.Millisecond
 	// outageWait bounds one reboot, and one update with its staging, of an emulated machine.
-	outageWait = 20 * time.Minute
-	// outagePairs is what goal P2 asks for.
+	outageWait  = 20 * time.Minute
 	outagePairs = 5
 	// outagePool is the HostPool that the updates are asked for with.
 	outagePool = "outage"
 )
 
 var (
-	errPairs     = errors.New("--pairs must be at least 1")
-	errNotBetter = errors.New("the update did not succeed")
+	errPairs      = errors.New("--pairs must be at least 1")
+	errNotUpdated = errors.New("the update did not succeed")
 )
 
 func newOutageCommand(shared *flags) *cobra.Command {
@@ -47,8 +46,8 @@ func newOutageCommand(shared *flags) *cobra.Command {
 		Long: `Measure what an update adds to a plain reboot of the same machine, in alternated pairs.
 
 Needs a running lab (make lab). Each pair is one "systemctl reboot" and one update to the next version; which goes first
-alternates. Both times end when the Node is Ready under another boot ID. The plain reboot's begins when the command is
-given over SSH, the update's when the agent asks logind for the reboot, by status.rebootedAt.`,
+alternates. Both times are of this machine's clock and end when the Node is Ready under another boot ID. The plain reboot's
+begins when the command is given over SSH, the update's when the agent's phase is seen to be Rebooting.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if pairs < 1 {
@@ -162,23 +161,25 @@ func (o *outage) update(ctx context.Context, reference string) (time.Duration, e
 		return 0, err
 	}
 
-	asked := time.Now()
+	old, err := o.nodeUpdate(ctx)
+	if err != nil {
+		return 0, err
+	}
 
 	if err := o.ask(ctx, reference); err != nil {
 		return 0, err
 	}
 
-	began, err := o.rebootedAt(ctx, asked)
+	if err := o.untilPhase(ctx, old.Spec.Attempt, v1alpha1.PhaseRebooting); err != nil {
+		return 0, err
+	}
+
+	took, err := o.untilReady(ctx, before.Status.NodeInfo.BootID, time.Now())
 	if err != nil {
 		return 0, err
 	}
 
-	took, err := o.untilReady(ctx, before.Status.NodeInfo.BootID, began)
-	if err != nil {
-		return 0, err
-	}
-
-	return took, o.untilEnd(ctx, asked)
+	return took, o.untilPhase(ctx, old.Spec.Attempt, v1alpha1.PhaseSucceeded)
 }
 
 func (o *outage) ask(ctx context.Context, reference string) error {
@@ -201,41 +202,24 @@ func (o *outage) ask(ctx context.Context, reference string) error {
 	return nil
 }
 
-// rebootedAt is when the agent asked for the reboot of the update that was asked for at a time.
-func (o *outage) rebootedAt(ctx context.Context, asked time.Time) (time.Time, error) {
-	var at time.Time
-
-	err := o.poll(ctx, "waiting for the update's reboot", func(ctx context.Context) (bool, error) {
+// untilPhase waits until the agent is in the phase for another attempt than the old one, and for the end also until the
+// Node serves again.
+func (o *outage) untilPhase(ctx context.Context, old string, phase v1alpha1.Phase) error {
+	return o.poll(ctx, "waiting until "+string(phase)+" is the phase of", func(ctx context.Context) (bool, error) {
 		update, err := o.nodeUpdate(ctx)
-		if err != nil || update.Status.RebootedAt == nil || !update.Status.RebootedAt.After(asked) {
+		if err != nil || update.Status.Attempt == old || update.Status.Attempt != update.Spec.Attempt {
 			return false, err
 		}
 
-		at = update.Status.RebootedAt.Time
-
-		return true, nil
-	})
-
-	return at, err
-}
-
-// untilEnd waits until the update that was asked for at a time has succeeded and the Node serves again.
-func (o *outage) untilEnd(ctx context.Context, asked time.Time) error {
-	return o.poll(ctx, "waiting for the update's end", func(ctx context.Context) (bool, error) {
-		update, err := o.nodeUpdate(ctx)
-		if err != nil || update.Status.RebootedAt == nil || !update.Status.RebootedAt.After(asked) {
-			return false, err
-		}
-
-		switch update.Status.Phase {
-		case v1alpha1.PhaseSucceeded:
+		switch {
+		case update.Status.Phase == phase && phase.Ended():
 			node, err := o.get(ctx)
 
 			return err == nil && !node.Spec.Unschedulable, err
-		case v1alpha1.PhaseRolledBack, v1alpha1.PhaseRefused, v1alpha1.PhaseNeedsHuman:
-			return false, fmt.Errorf("%w: %s (%s)", errNotBetter, update.Status.Phase, update.Status.Message)
+		case update.Status.Phase.Ended():
+			return false, fmt.Errorf("%w: %s (%s)", errNotUpdated, update.Status.Phase, update.Status.Message)
 		default:
-			return false, nil
+			return update.Status.Phase == phase, nil
 		}
 	})
 }

@@ -189,6 +189,13 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 		return nil
 	}
 
+	// What is written from here on was not read back.
+	if w.note.Verified {
+		if err := w.noteSynced(content.Role, offset); err != nil {
+			return err
+		}
+	}
+
 	medium, err := w.scheme.host.OpenPartition(ctx, w.number(content.Role), true)
 	if err != nil {
 		return fmt.Errorf("opening partition %d of %s: %w", w.number(content.Role), w.view.place.Disk, err)
