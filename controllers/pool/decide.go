@@ -117,8 +117,8 @@ func Decide(world World) Decision {
 	p.begin(ready)
 	for _, m := range p.members {
 		if m.foreign == "" {
-			p.listen(m)
 			p.adjust(m)
+			p.listen(m)
 		}
 	}
 

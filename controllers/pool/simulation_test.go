@@ -141,6 +141,7 @@ func (s *simulation) steps(a Action) []func() {
 			update.Spec.Door = v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "pool", Host: a.Host}
 			update.Spec.Attempt = fmt.Sprintf("a%d", s.attempts)
 			update.Spec.Release.OS = v1alpha1.OSRelease{Image: byDigest(wanted.Image, wanted.Digest), Version: wanted.Version}
+			update.Spec.Reboot, update.Spec.OutOfBand = s.world.Pool.Spec.Reboot, s.world.Pool.Spec.OutOfBand
 			update.Annotations = record{offeredAt: s.world.Now}.annotations()
 			s.world.Updates[a.Node] = update
 			s.asked[a.Node] = s.world.Now
@@ -189,6 +190,12 @@ func (s *simulation) steps(a Action) []func() {
 		return []func(){func() {
 			s.record(a.Node, func(r *record) { r.silentSince = a.Since })
 			s.missed[a.Node] = a.Kind == Miss
+		}}
+	case Adjust:
+		return []func(){func() {
+			update := s.world.Updates[a.Node].DeepCopy()
+			update.Spec.OutOfBand, update.Spec.Reboot.SilentAfter = s.world.Pool.Spec.OutOfBand, s.world.Pool.Spec.Reboot.SilentAfter
+			s.world.Updates[a.Node] = update
 		}}
 	default:
 		panic("unknown action " + string(a.Kind))
@@ -282,15 +289,18 @@ func (s *simulation) pass(t *rapid.T, survives int) {
 func (s *simulation) checkSilence(t *rapid.T, decision Decision) {
 	for _, node := range decision.Nodes {
 		asked, owes := s.asked[node.Name]
-		if node.Silent != "" && (!owes || s.world.Now.Sub(asked) < defaultSilentAfter) {
+		if node.Silent != "" && (!owes || s.world.Now.Sub(asked) < silentAfterOf(s.world.Updates[node.Name])) {
 			t.Fatalf("the agent of node %s is said to be silent, asked at %s (%t): %s", node.Name, asked, owes, node.Silent)
 		}
 	}
+	// What differs between the pool and an update goes on doing so, to the Adjust that follows from it.
 	patient := s.world
+	patient.Pool = s.world.Pool.DeepCopy()
+	patient.Pool.Spec.Reboot.SilentAfter.Duration += 1e6 * time.Hour
 	patient.Updates = map[string]*v1alpha1.NodeUpdate{}
 	for name, update := range s.world.Updates {
 		patient.Updates[name] = update.DeepCopy()
-		patient.Updates[name].Spec.Reboot.SilentAfter.Duration = 1e6 * time.Hour
+		patient.Updates[name].Spec.Reboot.SilentAfter.Duration += 1e6 * time.Hour
 	}
 	var with, without []Action
 	for _, a := range decision.Actions {
@@ -309,6 +319,14 @@ func (s *simulation) checkSilence(t *rapid.T, decision Decision) {
 	if !slices.Equal(with, without) {
 		t.Fatalf("a silent agent changes what is done: %+v instead of %+v", with, without)
 	}
+}
+
+func silentAfterOf(update *v1alpha1.NodeUpdate) time.Duration {
+	if after := update.Spec.Reboot.SilentAfter.Duration; after > 0 {
+		return after
+	}
+
+	return defaultSilentAfter
 }
 
 func (s *simulation) check(t *rapid.T) {
@@ -389,7 +407,13 @@ func TestBudgetCordonsAndPoisonHoldThroughAnything(t *testing.T) {
 			"time":          func(*rapid.T) { s.world.Now = s.world.Now.Add(10 * time.Minute) },
 			"pause":         func(*rapid.T) { s.world.Pool.Spec.Paused = !s.world.Pool.Spec.Paused },
 			"other release": func(t *rapid.T) { s.release(rapid.SampledFrom([]string{"1.1.0", "1.2.0", "1.3.0"}).Draw(t, "version")) },
-			"retry":         func(*rapid.T) { s.world.Retry = s.world.wanted().Digest },
+			"other settings": func(t *rapid.T) {
+				s.world.Pool.Spec.Reboot.SilentAfter.Duration = rapid.SampledFrom([]time.Duration{
+					0, 5 * time.Minute, 15 * time.Minute, time.Hour,
+				}).Draw(t, "silentAfter")
+				s.world.Pool.Spec.OutOfBand.MaxResets = new(rapid.Int32Range(1, 3).Draw(t, "maxResets"))
+			},
+			"retry": func(*rapid.T) { s.world.Retry = s.world.wanted().Digest },
 			"flap": func(t *rapid.T) {
 				if n := s.world.Nodes[node.Draw(t, "of")]; n != nil {
 					setReady(n, rapid.SampledFrom([]corev1.ConditionStatus{
