@@ -55,8 +55,8 @@ func (m *member) debtOfTold() debt {
 		return debt{since: wrote, what: fmt.Sprintf("it has said %s, but has not answered on the Node", phase)}
 	case m.answers() && phase == v1alpha1.PhaseArming:
 		return debt{since: wrote, grace: armTime, what: "it has said Arming, and the machine has not gone"}
-	case m.away():
-		return debt{}
+	case m.away(), m.answers() && phase.Ended():
+		return debt{} // an attempt that has ended, and was answered, is closed in this very pass
 	default:
 		return debt{since: told, what: "the node is drained and was told to go, and has not gone"}
 	}

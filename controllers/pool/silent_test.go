@@ -81,7 +81,13 @@ func TestSilentAgents(t *testing.T) {
 			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime)}, "said Arming", Miss,
 		},
 		"ended, about to answer": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseSucceeded), beat(short)}, "", ""},
-		"ended, never answers":   {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseSucceeded), beat(long)}, "said Succeeded", Miss},
+		"ended and answered, long after": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseSucceeded), beat(short),
+			func(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) {
+				*n = *patched(n, protocol.Succeed(n, protocol.GEP0031, "a1"))
+			},
+		}, "", ""},
+		"ended, never answers": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseSucceeded), beat(long)}, "said Succeeded", Miss},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
