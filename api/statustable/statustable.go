@@ -27,7 +27,7 @@ func Write(out io.Writer, pool *v1alpha1.HostPool, updates []v1alpha1.NodeUpdate
 	for i := range updates {
 		if door := updates[i].Spec.Door; door.Namespace == pool.Namespace && door.Name == pool.Name {
 			writeNode(table, &updates[i], now)
-			below.WriteString(obstacle(&updates[i]))
+			below.WriteString(obstacle(&updates[i], now))
 			rows++
 		}
 	}
@@ -71,7 +71,7 @@ func writeHeader(out io.Writer, pool *v1alpha1.HostPool) {
 
 func writeNode(out io.Writer, update *v1alpha1.NodeUpdate, now time.Time) {
 	status := update.Status
-	phase, reason := whereIs(update)
+	phase, reason := whereIs(update, now)
 	if bmc := status.OutOfBand; bmc != nil && bmc.Attempt == update.Spec.Attempt && !phase.Ended() {
 		reason += fmt.Sprintf(" (BMC: %s, %s)", bmc.Phase, bmc.Reason)
 	}
@@ -80,36 +80,33 @@ func writeNode(out io.Writer, update *v1alpha1.NodeUpdate, now time.Time) {
 }
 
 // whereIs is the phase of the present attempt and its reason.
-func whereIs(update *v1alpha1.NodeUpdate) (phase v1alpha1.Phase, reason string) {
+func whereIs(update *v1alpha1.NodeUpdate, now time.Time) (phase v1alpha1.Phase, reason string) {
 	status := &update.Status
 	switch {
 	case status.Attempt == update.Spec.Attempt:
 		return status.Phase, string(status.Reason)
-	case notTakenUp(update):
+	case update.NotTakenUp(now):
 		return v1alpha1.PhaseIdle, string(status.Reason)
 	default:
 		return v1alpha1.PhaseIdle, waitingForAgent
 	}
 }
 
-// notTakenUp tells whether the agent has seen the present attempt and says why it does not take it up, as where it
-// cannot read the slots: it is idle then, and names no attempt.
-func notTakenUp(update *v1alpha1.NodeUpdate) bool {
-	status := &update.Status
-
-	return status.Attempt == "" && status.Phase == v1alpha1.PhaseIdle && status.ObservedGeneration == update.Generation &&
-		status.Reason != "" && status.Reason != v1alpha1.ReasonNoAttempt
-}
-
 // obstacle is the line below the table for a node that does not go on by itself, "" for one that does.
-func obstacle(update *v1alpha1.NodeUpdate) string {
+func obstacle(update *v1alpha1.NodeUpdate, now time.Time) string {
 	status := &update.Status
-	about := status.Attempt == update.Spec.Attempt || notTakenUp(update)
-	if !about || status.Message == "" || goesOn(status.Reason) {
+	about := status.Attempt == update.Spec.Attempt || update.NotTakenUp(now)
+	message := status.Message
+	if machine := update.SilentMachine(); machine != nil {
+		message = machine.Message // the agent of a silent machine said good-bye; what is asked of a person comes from the BMC rung
+	} else if !about || goesOn(status.Reason) {
+		return ""
+	}
+	if message == "" {
 		return ""
 	}
 
-	return fmt.Sprintf("  %s: %s\n", update.Name, strings.Join(strings.Fields(status.Message), " "))
+	return fmt.Sprintf("  %s: %s\n", update.Name, strings.Join(strings.Fields(message), " "))
 }
 
 // goesOn tells whether a reason is one of those that every good attempt passes. All others say what stands in the way.

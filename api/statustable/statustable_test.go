@@ -63,6 +63,35 @@ func TestRowsSayWhereEachNodeIs(t *testing.T) {
 				Phase: v1alpha1.PhaseIdle, Reason: v1alpha1.ReasonSchemeUnsupported, ObservedGeneration: 1, Message: "old news",
 			}
 		}, "n1 Idle - - 1.1.0 - - WaitingForAgent"},
+		"one that it cannot take up, and other settings since": {func(u *v1alpha1.NodeUpdate) {
+			u.Annotations = map[string]string{v1alpha1.AnnotationOfferedAt: "2026-11-29T11:00:00Z"}
+			u.Status = v1alpha1.NodeUpdateStatus{
+				Phase: v1alpha1.PhaseIdle, Reason: v1alpha1.ReasonSchemeUnsupported, ObservedGeneration: 1, Message: "no dm-verity",
+				Heartbeat: &metav1.Time{Time: now.Add(-time.Minute)},
+			}
+		}, "n1 Idle - - 1.1.0 - - SchemeUnsupported n1: no dm-verity"},
+		"a machine that is silent after all resets": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason, u.Status.Message = v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot, "good-bye"
+			u.Status.OutOfBand = &v1alpha1.OutOfBandStatus{
+				Attempt: "a1", Phase: v1alpha1.OutOfBandNeedsHuman, Reason: v1alpha1.OutOfBandResetsUsedUp, Message: "look at its\nconsole",
+			}
+		}, "n1 Rebooting - - 1.1.0 - - WaitingForBoot (BMC: NeedsHuman, ResetsUsedUp) n1: look at its console"},
+		"a machine that was silent in an attempt before": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot
+			u.Status.OutOfBand = &v1alpha1.OutOfBandStatus{
+				Attempt: "a0", Phase: v1alpha1.OutOfBandNeedsHuman, Reason: v1alpha1.OutOfBandResetsUsedUp, Message: "old news",
+			}
+		}, "n1 Rebooting - - 1.1.0 - - WaitingForBoot"},
+		"a machine that came back and fell back": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason, u.Status.Message = v1alpha1.PhaseRolledBack, v1alpha1.ReasonKernelOrInitrdFailed, "3 tries"
+			u.Status.OutOfBand = &v1alpha1.OutOfBandStatus{Attempt: "a1", Phase: v1alpha1.OutOfBandNeedsHuman, Message: "old news"}
+		}, "n1 RolledBack - - 1.1.0 - - KernelOrInitrdFailed n1: 3 tries"},
+		"a machine that shows life": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseProving, v1alpha1.ReasonWaitingForHealth
+			u.Status.OutOfBand = &v1alpha1.OutOfBandStatus{
+				Attempt: "a1", Phase: v1alpha1.OutOfBandRecovered, Reason: v1alpha1.OutOfBandMachineBack, Message: "it is back",
+			}
+		}, "n1 Proving - - 1.1.0 - - WaitingForHealth (BMC: Recovered, MachineBack)"},
 		"an agent that was asked for nothing yet": {func(u *v1alpha1.NodeUpdate) {
 			u.Status = v1alpha1.NodeUpdateStatus{
 				Phase: v1alpha1.PhaseIdle, Reason: v1alpha1.ReasonNoAttempt, ObservedGeneration: 2, Message: "no attempt is asked for",

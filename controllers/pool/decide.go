@@ -434,10 +434,10 @@ func (p *pass) begin(ready []*member) {
 	}
 }
 
-// adjust lets a change of the pool reach a machine that is being rebooted or waits for a person: that is when somebody
-// allows power actions, or more of them. All else of an attempt stays as it was offered.
+// adjust lets a change of the pool reach a machine that was told to go, is being rebooted or waits for a person: that is
+// when somebody allows power actions, or more of them. All else of an attempt stays as it was offered.
 func (p *pass) adjust(m *member) {
-	if p.acted(m) || m.update == nil || (m.open() == "" && !m.held()) {
+	if p.acted(m) || (!m.away() && !m.told() && !m.held()) {
 		return
 	}
 	was, now := m.update.Spec, p.world.Pool.Spec
@@ -459,6 +459,9 @@ func (p *pass) summaries() []NodeSummary {
 		}
 		if m.answers() {
 			s.Phase, s.Message = m.update.Status.Phase, m.update.Status.Message
+		}
+		if m.update != nil && m.update.SilentMachine() != nil {
+			s.Message = m.update.SilentMachine().Message
 		}
 		if p.wanted != nil && m.foreign == "" {
 			s.Updated = m.runs(p.wanted)

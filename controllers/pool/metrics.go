@@ -35,7 +35,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	pool := []string{"namespace", "pool"}
 	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stayput_pool_nodes", Help: "Nodes of a pool by the phase of their last attempt.",
+			Name: "stayput_pool_nodes", Help: "Nodes of a pool by the phase of their last attempt; NeedsHuman also where the BMC rung has ended it.",
 		}, append(slices.Clone(pool), "phase")),
 		halted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stayput_pool_halted", Help: "1 while the rollout of a pool is halted by a failed release.",
@@ -75,7 +75,11 @@ func phases() []v1alpha1.Phase {
 func (m *Metrics) observe(pool *v1alpha1.HostPool, decision Decision) {
 	count := map[v1alpha1.Phase]float64{}
 	for _, node := range decision.Nodes {
-		count[node.Phase]++
+		phase := node.Phase
+		if node.Wait == WaitHuman {
+			phase = v1alpha1.PhaseNeedsHuman // also where the BMC rung ended the attempt, whose agent said another
+		}
+		count[phase]++
 	}
 	for _, phase := range phases() {
 		m.nodes.WithLabelValues(pool.Namespace, pool.Name, string(phase)).Set(count[phase])

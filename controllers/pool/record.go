@@ -11,8 +11,8 @@ const (
 	// AnnotationBegunAt is when the attempt took the node out of service (RFC 3339): it is written before the node is
 	// selected and cordoned, and the drain's deadline counts from it.
 	AnnotationBegunAt = "stayput.dev/begun-at"
-	// AnnotationOfferedAt is when the attempt was offered (RFC 3339): the agent's time to take it up counts from it.
-	AnnotationOfferedAt = "stayput.dev/offered-at"
+	// AnnotationOfferedAt is when the attempt was offered.
+	AnnotationOfferedAt = v1alpha1.AnnotationOfferedAt
 	// AnnotationToldAt is when the node was told to go (RFC 3339): it is written just before, since the label of GEP-0031
 	// has no time, and the agent's time to go counts from it.
 	AnnotationToldAt = "stayput.dev/told-at"

@@ -13,27 +13,41 @@ const (
 	defaultSilentAfter = 15 * time.Minute
 	// armTime is how long an agent may say Arming before it goes or refuses: its own deadline.
 	armTime = 10 * time.Minute
+	// rungTime is how much later than an agent its machine may count as silent: the node controller takes a minute to see
+	// that a kubelet is gone, and the BMC rung some more to read the power. A silent machine is the rung's to tell.
+	rungTime = 5 * time.Minute
+	// stagingTime is the least time that an agent may stage without a word: it tells each fifth of the image.
+	stagingTime = time.Hour
 )
 
 // debt is an answer that an agent owes.
 type debt struct {
 	// since is when it was asked; zero: it owes none.
 	since time.Time
-	// grace is added to spec.reboot.silentAfter.
-	grace time.Duration
+	// grace is added to spec.reboot.silentAfter; the sum is no less than least.
+	grace, least time.Duration
 	// what says what was asked.
 	what string
+	// answered tells that the agent speaks of the attempt, but of something else that is in its way.
+	answered bool
 }
 
-// debt is what the agent of an open attempt owes before the machine goes down. Afterwards the BMC rung watches.
-func (m *member) debt() debt {
+// debt is what the agent of an open attempt owes. Of a machine that is silent itself, package outofband tells.
+func (m *member) debt(now time.Time) debt {
 	if m.open() == "" || m.node == nil {
 		return debt{}
 	}
-	switch {
+	switch phase := m.update.Status.Phase; {
+	case m.answers() && (phase == v1alpha1.PhaseRebooting || phase == v1alpha1.PhaseProving || phase == v1alpha1.PhaseReporting):
+		return m.debtAfterReboot(now)
 	case m.told():
-		return m.debtOfTold()
-	case m.away(), m.answers(), m.cannotTakeUp():
+		return m.debtOfTold(now)
+	case m.answers() && phase == v1alpha1.PhaseStaging:
+		return debt{
+			since: m.wrote(m.record.offeredAt, now), least: stagingTime,
+			what: "staging makes no progress", answered: m.hindered(),
+		}
+	case m.away(), m.answers(), m.update.NotTakenUp(now):
 		return debt{}
 	default:
 		return debt{since: m.record.offeredAt, what: "it was offered the attempt, and has said nothing of it"}
@@ -41,15 +55,12 @@ func (m *member) debt() debt {
 }
 
 // debtOfTold is what the agent owes of a node that was told to go.
-func (m *member) debtOfTold() debt {
+func (m *member) debtOfTold(now time.Time) debt {
 	told, phase := m.toldAt(), m.update.Status.Phase
 	if told.IsZero() {
 		return debt{}
 	}
-	wrote := told
-	if beat := m.update.Status.Heartbeat; beat != nil && beat.After(told) {
-		wrote = beat.Time
-	}
+	wrote := m.wrote(told, now)
 	switch {
 	case m.owesAnswer():
 		return debt{since: wrote, what: fmt.Sprintf("it has said %s, but has not answered on the Node", phase)}
@@ -58,8 +69,55 @@ func (m *member) debtOfTold() debt {
 	case m.away(), m.answers() && phase.Ended():
 		return debt{} // an attempt that has ended, and was answered, is closed in this very pass
 	default:
-		return debt{since: told, what: "the node is drained and was told to go, and has not gone"}
+		return debt{since: told, what: "the node is drained and was told to go, and has not gone", answered: m.hindered()}
 	}
+}
+
+// debtAfterReboot is what the agent owes of a machine that shows life: it writes each minute once it runs. While the
+// machine is silent, or nobody knows yet whether it is, the agent owes nothing.
+func (m *member) debtAfterReboot(now time.Time) debt {
+	phase, rung, since := m.update.Status.Phase, m.update.Status.OutOfBand, m.wrote(m.toldAt(), now)
+	if m.update.SilentMachine() != nil || (phase == v1alpha1.PhaseRebooting && !m.isBack()) {
+		return debt{}
+	}
+	if rung != nil && rung.Attempt == m.open() && rung.Intent != nil && rung.Intent.DecidedAt.After(since) {
+		since = rung.Intent.DecidedAt.Time // the boot after a reset is another one
+	}
+
+	return debt{
+		since: since, grace: rungTime,
+		what: fmt.Sprintf("it has said %s and has not written since, though the machine shows life", phase),
+	}
+}
+
+// isBack tells whether a machine whose agent said Rebooting runs again: the BMC rung has said so, or the kubelet, which
+// tells the boot it is in.
+func (m *member) isBack() bool {
+	status, boot := m.update.Status, m.node.Status.NodeInfo.BootID
+	if rung := status.OutOfBand; rung != nil && rung.Attempt == m.open() && rung.Phase == v1alpha1.OutOfBandRecovered {
+		return true
+	}
+
+	return nodeReady(m.node) && boot != "" && status.BootID != "" && boot != status.BootID
+}
+
+// hindered tells whether the agent speaks of the attempt and names a reason that does not belong to a good one.
+func (m *member) hindered() bool {
+	switch m.update.Status.Reason {
+	case "", v1alpha1.ReasonDownloading, v1alpha1.ReasonWaitingForReady:
+		return false
+	default:
+		return m.answers()
+	}
+}
+
+// wrote is when the agent wrote last, from asked on.
+func (m *member) wrote(asked, now time.Time) time.Time {
+	if at := m.update.AgentWroteAt(now); at.After(asked) {
+		return at
+	}
+
+	return asked
 }
 
 // toldAt is when the node was told to go, zero when that is not known.
@@ -71,20 +129,11 @@ func (m *member) toldAt() time.Time {
 	return m.record.toldAt
 }
 
-// cannotTakeUp tells whether the agent has seen the attempt and says why it does not take it up, as where it cannot
-// read the slots: it is idle then, and names no attempt.
-func (m *member) cannotTakeUp() bool {
-	status := m.update.Status
-
-	return status.Attempt == "" && status.Phase == v1alpha1.PhaseIdle && status.Reason != "" &&
-		status.ObservedGeneration == m.update.Generation
-}
-
 // listen finds the agent that owes an answer for longer than spec.reboot.silentAfter. It says so, and no more: the agent
 // may be about to reboot, so neither the machine nor the drain is touched.
 func (p *pass) listen(m *member) {
-	owed := m.debt()
-	if after := m.silentAfter() + owed.grace; !owed.since.IsZero() {
+	owed := m.debt(p.world.Now)
+	if after := max(m.silentAfter()+owed.grace, owed.least); !owed.since.IsZero() {
 		left := owed.since.Add(after).Sub(p.world.Now)
 		p.again(left)
 		if left <= 0 {
@@ -125,18 +174,27 @@ func (m *member) silentAfter() time.Duration {
 
 // silence is the text for a person.
 func silence(m *member, owed debt, after time.Duration) string {
+	status := m.update.Status
 	beat := "it has never written"
-	if at := m.update.Status.Heartbeat; at != nil {
+	if at := status.Heartbeat; at != nil {
 		beat = "its last heartbeat is of " + at.UTC().Format(time.RFC3339)
 	}
-	state := "nothing is done to the node"
-	if m.begun() {
+	how, state, next := "is silent", "nothing is done to the node", "and start it; the attempt then goes on by itself"
+	switch {
+	case m.away():
+		state = "the node stays cordoned, and is not reset while the machine shows life"
+	case m.begun():
 		state = "the node stays cordoned and is not reset, since the agent may be about to reboot it"
+	}
+	if owed.answered {
+		how = "does not go on"
+		beat = fmt.Sprintf("it says %s, %s: %s (%s)", status.Phase, status.Reason, status.Message, beat)
+		next = "and see to what it says; the attempt then goes on by itself"
 	}
 
 	return strings.Join([]string{
-		fmt.Sprintf("its agent is silent since %s, for longer than %s: %s", owed.since.UTC().Format(time.RFC3339), after, owed.what),
+		fmt.Sprintf("its agent %s since %s, for longer than %s: %s", how, owed.since.UTC().Format(time.RFC3339), after, owed.what),
 		beat, state,
-		"on the node, run `systemctl status stayput-agent` and `journalctl -u stayput-agent`, and start it; the attempt then goes on by itself",
+		"on the node, run `systemctl status stayput-agent` and `journalctl -u stayput-agent`, " + next,
 	}, "; ")
 }

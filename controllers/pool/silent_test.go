@@ -44,9 +44,47 @@ func noted(w *World, u *v1alpha1.NodeUpdate, n *corev1.Node) {
 	annotated(AnnotationSilentSince, time.Hour)(w, u, n)
 }
 
+// written is when the API server took the agent's last write.
+func written(ago time.Duration) worldChange {
+	return func(w *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		u.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: v1alpha1.FieldManagerAgent, Subresource: "status", Time: &metav1.Time{Time: w.Now.Add(-ago)},
+		}}
+	}
+}
+
+// adjusted is a change of the spec within the attempt.
+func adjusted(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) { u.Generation++ }
+
+func idle(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+	u.Status.Reason = v1alpha1.ReasonNoAttempt
+}
+
+// rung is what the BMC rung says.
+func rung(attempt string, phase v1alpha1.OutOfBandPhase) worldChange {
+	return func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		u.Status.OutOfBand = &v1alpha1.OutOfBandStatus{
+			Attempt: attempt, Phase: phase, Reason: v1alpha1.OutOfBandResetsUsedUp, Message: "look at its console",
+		}
+	}
+}
+
+func resetSince(ago time.Duration) worldChange {
+	return func(w *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+		u.Status.OutOfBand.Intent = &v1alpha1.PowerIntent{DecidedAt: metav1.NewMicroTime(w.Now.Add(-ago))}
+	}
+}
+
+// boots are the boot IDs that the agent and the kubelet tell.
+func boots(agent, kubelet string) worldChange {
+	return func(_ *World, u *v1alpha1.NodeUpdate, n *corev1.Node) {
+		u.Status.BootID, n.Status.NodeInfo.BootID = agent, kubelet
+	}
+}
+
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
-	const short, long = 15*time.Minute - time.Second, 15 * time.Minute
+	const short, long, rungLong = 15*time.Minute - time.Second, 15 * time.Minute, 20 * time.Minute
 	cannot := func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
 		u.Status.Attempt, u.Status.Phase, u.Status.Reason = "", v1alpha1.PhaseIdle, v1alpha1.ReasonStorageError
 	}
@@ -68,13 +106,78 @@ func TestSilentAgents(t *testing.T) {
 		"offered, answered again": {
 			[]worldChange{agentSays(v1alpha1.PhaseStaging, ""), annotated(AnnotationOfferedAt, 3*long), noted}, "", Hear,
 		},
-		"staging for days":          {[]worldChange{agentSays(v1alpha1.PhaseStaging, ""), annotated(AnnotationOfferedAt, 99*time.Hour)}, "", ""},
-		"told, not yet late":        {[]worldChange{toldSince(short)}, "", ""},
-		"told, late":                {[]worldChange{toldSince(long)}, "has not gone", Miss},
-		"told, late, staging anew":  {[]worldChange{toldSince(long), agentSays(v1alpha1.PhaseStaging, "")}, "has not gone", Miss},
-		"told, late, told before":   {[]worldChange{toldSince(long), noted}, "has not gone", ""},
-		"told, went":                {[]worldChange{toldSince(long), says(v1alpha1.PhaseRebooting), noted}, "", Hear},
-		"told, is back":             {[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving)}, "", ""},
+		"offered, cannot take it up, settings changed": {
+			[]worldChange{cannot, annotated(AnnotationOfferedAt, 2*long), beat(long), adjusted}, "", "",
+		},
+		"offered, could not take up the one before": {
+			[]worldChange{cannot, annotated(AnnotationOfferedAt, long), beat(2 * long), adjusted}, "has said nothing of it", Miss,
+		},
+		"offered, Idle for another reason": {
+			[]worldChange{cannot, annotated(AnnotationOfferedAt, long), idle}, "has said nothing of it", Miss,
+		},
+		"staging for days": {
+			[]worldChange{agentSays(v1alpha1.PhaseStaging, ""), annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime - time.Second)},
+			"", "",
+		},
+		"staging, no progress": {
+			[]worldChange{agentSays(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading), annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime)},
+			"its agent is silent since 2026-11-28T23:00:00Z, for longer than 1h0m0s: staging makes no progress", Miss,
+		},
+		"staging, no progress, patient": {
+			[]worldChange{
+				agentSays(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading), annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime),
+				func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+					u.Spec.Reboot.SilentAfter.Duration = 2 * time.Hour
+				},
+			}, "", "",
+		},
+		"told, not yet late":       {[]worldChange{toldSince(short)}, "", ""},
+		"told, late":               {[]worldChange{toldSince(long)}, "has not gone", Miss},
+		"told, late, staging anew": {[]worldChange{toldSince(long), agentSays(v1alpha1.PhaseStaging, "")}, "has not gone", Miss},
+		"told, late, told before":  {[]worldChange{toldSince(long), noted}, "has not gone", ""},
+		"told, went":               {[]worldChange{toldSince(long), says(v1alpha1.PhaseRebooting), noted}, "", Hear},
+		"told, speaks of something else": {
+			[]worldChange{toldSince(long), func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
+				u.Status.Reason, u.Status.Message = v1alpha1.ReasonStorageError, "sda: read error"
+			}}, "it says Staged, StorageError: sda: read error", Miss,
+		},
+		"told, a heartbeat from the future": {
+			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(-time.Hour)}, "said Arming", Miss,
+		},
+		"told, a wrong clock, but a write of now": {
+			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(99 * time.Hour), written(time.Minute)}, "", "",
+		},
+		"proving":         {[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(time.Minute)}, "", ""},
+		"proving, late":   {[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong)}, "said Proving", Miss},
+		"reporting, late": {[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseReporting), beat(rungLong)}, "said Reporting", Miss},
+		"proving, late, marks lost": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), unmarked}, "said Proving", Miss,
+		},
+		"proving, late, the machine is back": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), rung("a1", v1alpha1.OutOfBandRecovered),
+		}, "shows life", Miss},
+		"proving, the machine is silent, too": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), rung("a1", v1alpha1.OutOfBandSilent),
+		}, "", ""},
+		"proving, late, an earlier machine was silent": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), rung("a0", v1alpha1.OutOfBandSilent),
+		}, "said Proving", Miss},
+		"rebooting, watched": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching),
+		}, "", ""},
+		"rebooting, the machine is back": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandRecovered),
+		}, "said Rebooting", Miss},
+		"rebooting, the machine is back after a reset": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandRecovered),
+			resetSince(rungLong - time.Second),
+		}, "", ""},
+		"rebooting, another boot's kubelet": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching), boots("x", "y"),
+		}, "said Rebooting", Miss},
+		"rebooting, the old boot's kubelet": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching), boots("x", "x"),
+		}, "", ""},
 		"arming":                    {[]worldChange{toldSince(long), says(v1alpha1.PhaseArming), beat(long)}, "", ""},
 		"arming, after a long wait": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long)}, "", ""},
 		"arming for ever": {

@@ -201,9 +201,14 @@ func (d Decision) waits() map[Wait]int {
 
 func (r *report) message(pool *v1alpha1.HostPool, decision Decision, drains map[string]string) string {
 	parts := []string{fmt.Sprintf("%d of %d nodes run the release", pool.Status.Updated, pool.Status.Nodes)}
+	// First what a person has to do, since a long message is cut.
+	for _, node := range decision.Nodes {
+		if node.Wait == WaitHuman {
+			parts = append(parts, node.Name+": needs a person: "+node.Message)
+		}
+	}
 	for _, node := range decision.Nodes {
 		if node.Silent != "" {
-			// First, since a long message is cut.
 			parts = append(parts, node.Name+": "+node.Silent)
 		}
 	}
@@ -222,10 +227,9 @@ func (r *report) message(pool *v1alpha1.HostPool, decision Decision, drains map[
 			text = strings.TrimSuffix(fmt.Sprintf("%s: %s", node.Phase, node.Message), ": ")
 		case WaitSelection:
 			text = "staged; select it with the label selected-for-update"
-		case WaitHuman:
-			text = "needs a person: " + node.Message
 		case WaitRetry:
 			text = "failed, and is tried again later: " + node.Message
+		case WaitHuman: // see above
 		case WaitNothing, WaitStaging, WaitBudget:
 			// Most nodes of a large pool wait so; the condition's reason says it once.
 		}
