@@ -1,16 +1,21 @@
-// Package outofband is the BMC rung of the fallback ladder: a machine that was told to reboot and is silent is
-// looked at, and then reset, through its BMC. Each reset costs one try of the boot counter, so the boot loader's own
+// Package outofband is the BMC rung of the fallback ladder: a machine that was told to reboot, or that is back
+// from it and not done, and is silent is looked at, and then reset, through its BMC. Each reset costs one try of the boot counter, so the boot loader's own
 // fallback finishes the job.
 //
 // It watches NodeUpdates whose agent says Rebooting, Proving or Reporting: until the agent is done, the machine must go
 // on showing life. The silence counts from the newest sign of life: a write of the agent (in Proving and Reporting it
-// writes at least once a minute), the kubelet's status with another boot ID, and, once the agent has said that it is
-// back, that boot's kubelet, too: its Node counts as alive while Ready is not Unknown, that is while the Lease is renewed. While
-// a power action waits for a sign that is newer than itself the Lease counts for nothing, since a machine that was reset
-// stays Ready for up to 50 s. Without a node controller no Lease ends, and nothing is reset.
+// writes at least once a minute) or of the kubelet, and a Node that counts as alive while Ready is not Unknown, that is
+// while the Lease is renewed. In Rebooting the kubelet and the Lease count only with another boot ID than the agent's.
+// While a power action waits for a sign that is newer than itself the Lease counts for nothing, since a machine that was
+// reset stays Ready for up to 50 s. Without a node controller no Lease ends: of the machines that were back, or whose new
+// boot's kubelet has written, none is reset.
 //
-// The time of a write of the agent is the API server's; the wait begins when this controller first sees the phase, by its
-// own clock, so that a node's wrong clock never shortens it. The deadline is stored, and moved on when it has come.
+// The allowed silence is spec.reboot.silentAfter; in Proving at least until the boot gate has decided, and in Reporting
+// at least as long as the agent may pause.
+//
+// The times of writes are the API server's, where it names the writer; the wait begins when this controller first sees
+// the phase, by its own clock, so that a node's wrong clock neither shortens nor stretches it. The deadline is stored, and
+// moved on when it has come.
 //
 // One reset is: store the intent (NodeUpdate status.outOfBand, compare-and-swap on the resource version), look again
 // at the node, the host and the power, send, store that it was sent. An intent that is found without a time of sending

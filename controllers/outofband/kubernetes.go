@@ -53,7 +53,7 @@ func (s *session) load(ctx context.Context) (World, error) {
 	if client.IgnoreNotFound(err) != nil {
 		return World{}, fmt.Errorf("reading Node %s: %w", s.request.Node, err)
 	}
-	w := newWorld(&s.update, &node)
+	w := newWorld(&s.update, &node, s.clock.Now())
 	s.nodeUUID = node.Status.NodeInfo.SystemUUID
 	w.Host, err = s.loadHost(ctx)
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -199,17 +200,129 @@ func TestReadyAfterAResetIsNoSignOfLife(t *testing.T) {
 // the Lease alone keeps a machine with a dead agent from being reset.
 func TestALeaseIsASignOfLife(t *testing.T) {
 	t.Parallel()
-	s := newSimulation()
-	s.world.SilentAfter = 2 * time.Minute
-	s.says(v1alpha1.PhaseProving, life{kubelet: true})
-	s.runFor(t, time.Hour)
-	if s.actions() != "" {
-		t.Errorf("sent %q to a machine whose kubelet renews its Lease", s.actions())
+	for phase, begin := range map[v1alpha1.Phase]func(*simulation){
+		v1alpha1.PhaseReporting: func(s *simulation) { s.says(v1alpha1.PhaseReporting, life{kubelet: true}) },
+		// The agent of the new boot says nothing at all.
+		v1alpha1.PhaseRebooting: func(s *simulation) {
+			s.says(v1alpha1.PhaseRebooting, life{agent: true, kubelet: true})
+			s.runFor(t, time.Minute)
+			s.lives(life{kubelet: true})
+		},
+	} {
+		s := newSimulation()
+		s.world.SilentAfter = 2 * time.Minute
+		begin(s)
+		s.runFor(t, time.Hour)
+		if s.actions() != "" {
+			t.Errorf("%s: sent %q to a machine whose kubelet renews its Lease", phase, s.actions())
+		}
+		s.lives(life{})
+		s.runFor(t, agentPause+leaseGrace+10*time.Second)
+		if s.actions() != "ForceRestart" {
+			t.Errorf("%s: sent %q to a machine that is dead", phase, s.actions())
+		}
+		// Its next boot is well but for its agent.
+		s.lives(life{kubelet: true})
+		s.runFor(t, time.Hour)
+		if s.actions() != "ForceRestart" {
+			t.Errorf("%s: sent %q to a machine that has come back", phase, s.actions())
+		}
 	}
-	s.lives(life{})
-	s.runFor(t, 4*time.Minute)
+}
+
+// The old boot's kubelet goes on while the machine hangs on its way down.
+func TestTheOldBootsKubeletIsNoSignOfLife(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.says(v1alpha1.PhaseRebooting, life{agent: true, kubelet: true})
+	s.life, s.bornAt = life{kubelet: true}, s.clock.Now()
+	for end := s.clock.Now().Add(testSilentAfter + time.Minute); s.clock.Now().Before(end); s.advance(10 * time.Second) {
+		if _, _, err := s.run(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if s.actions() != "ForceRestart" {
-		t.Errorf("sent %q to a machine that is dead", s.actions())
+		t.Errorf("sent %q to a machine that hangs on its way down", s.actions())
+	}
+}
+
+// The node's clock is hours off. The kubelet writes, and the machine hangs: it is reset on time, that is no sign of life
+// after the reset, and the kubelet of the next boot is one.
+func TestTheNodesClockDoesNotCount(t *testing.T) {
+	t.Parallel()
+	for _, skew := range []time.Duration{-2 * time.Hour, 2 * time.Hour} {
+		for _, phase := range []v1alpha1.Phase{v1alpha1.PhaseRebooting, v1alpha1.PhaseProving, v1alpha1.PhaseReporting} {
+			for want, offered := range map[string][]bmc.Action{
+				"ForceRestart": {bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart},
+				"ForceOff On":  {bmc.ActionOn, bmc.ActionForceOff},
+			} {
+				s := newSimulation()
+				s.skew, s.offered = skew, offered
+				s.says(v1alpha1.PhaseRebooting, life{agent: true, kubelet: true})
+				s.runFor(t, time.Minute)
+				if phase != v1alpha1.PhaseRebooting {
+					s.says(phase, life{kubelet: true})
+				}
+				s.lives(life{kubelet: true})
+				s.runFor(t, time.Minute)
+				s.lives(life{})
+				s.runFor(t, leaseGrace+testSilentAfter+time.Minute)
+				if s.actions() != want || s.status.Phase != v1alpha1.OutOfBandResetting {
+					t.Errorf("clock off by %s, %s: sent %q, want %q; status %+v", skew, phase, s.actions(), want, s.status)
+				}
+				s.lives(life{kubelet: true})
+				s.runFor(t, time.Hour)
+				if s.actions() != want || s.status.Phase != v1alpha1.OutOfBandRecovered {
+					t.Errorf("clock off by %s, %s: in the end sent %q, want %q; status %+v", skew, phase, s.actions(), want, s.status)
+				}
+			}
+		}
+	}
+}
+
+// The network of a trial boot dies after its agent has said Proving: its own boot gate decides first.
+func TestABootGateDecidesBeforeTheBMC(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		health  v1alpha1.HealthSettings
+		decides time.Duration
+	}{
+		{v1alpha1.HealthSettings{}, 10 * time.Minute}, // the API's default
+		{v1alpha1.HealthSettings{NodeReady: metav1.Duration{Duration: 30 * time.Minute}}, 30 * time.Minute},
+		{v1alpha1.HealthSettings{
+			APIServer: metav1.Duration{Duration: time.Hour}, NodeReady: metav1.Duration{Duration: time.Second},
+		}, time.Hour},
+	} {
+		s := newSimulation()
+		s.health, s.decides = c.health, c.decides
+		s.says(v1alpha1.PhaseRebooting, life{agent: true})
+		s.runFor(t, 2*time.Minute)
+		s.says(v1alpha1.PhaseProving, life{agent: true})
+		s.lives(life{})
+		s.runFor(t, c.decides+gateEnd-time.Second)
+		if s.actions() != "" {
+			t.Errorf("a gate of %s: sent %q before it has decided", c.decides, s.actions())
+		}
+		s.runFor(t, time.Minute)
+		if s.actions() != "ForceRestart" {
+			t.Errorf("a gate of %s: sent %q to a machine that is silent after it", c.decides, s.actions())
+		}
+	}
+}
+
+// The agent writes once a minute: however short silentAfter is, no machine is reset between two of its writes.
+func TestAnAgentIsASignOfLife(t *testing.T) {
+	t.Parallel()
+	for _, phase := range []v1alpha1.Phase{v1alpha1.PhaseProving, v1alpha1.PhaseReporting} {
+		for _, after := range []time.Duration{time.Second, 30 * time.Second, time.Minute} {
+			s := newSimulation()
+			s.world.SilentAfter = after
+			s.says(phase, life{agent: true})
+			s.runFor(t, time.Hour)
+			if s.actions() != "" {
+				t.Errorf("%s, silentAfter %s: sent %q to a machine whose agent writes", phase, after, s.actions())
+			}
+		}
 	}
 }
 
@@ -366,6 +479,8 @@ func TestAnySchedule(t *testing.T) {
 		if rapid.Bool().Draw(t, "off") {
 			s.power = bmc.PowerOff
 		}
+		s.skew = rapid.SampledFrom([]time.Duration{-2 * time.Hour, 0, 2 * time.Hour}).Draw(t, "skew")
+		s.world.SilentAfter = rapid.SampledFrom([]time.Duration{time.Minute, testSilentAfter}).Draw(t, "silent after")
 		if rapid.Bool().Draw(t, "back") {
 			s.says(v1alpha1.PhaseProving, life{agent: true, kubelet: true})
 			s.lives(life{})

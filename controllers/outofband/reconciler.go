@@ -65,7 +65,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Reconciler looks after the machines that were told to reboot.
+// Reconciler looks after the machines that were told to reboot, until their agents are done.
 type Reconciler struct {
 	options  Options
 	registry *clusters.Registry
@@ -168,7 +168,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request Request) (reconcile.
 func (r *Reconciler) wanted(ctx context.Context, cached client.Reader, request Request) (bool, error) {
 	var update v1alpha1.NodeUpdate
 	err := cached.Get(ctx, client.ObjectKey{Name: request.Node}, &update)
-	if err == nil && Decide(newWorld(&update, nil), r.clock.Now()).Verb != Rest {
+	now := r.clock.Now()
+	if err == nil && Decide(newWorld(&update, nil, now), now).Verb != Rest {
 		return true, nil
 	}
 	if client.IgnoreNotFound(err) != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -58,7 +60,17 @@ type simulation struct {
 	status *v1alpha1.OutOfBandStatus
 	stored int
 
-	world World
+	// world holds what tests set; the rest of it is read from a NodeUpdate and a Node, as the controller does.
+	world  World
+	health v1alpha1.HealthSettings
+	// decides is how long after its start the boot gate decides at the latest.
+	decides time.Duration
+	// skew is how far the node's clock is ahead. The API server's is right.
+	skew time.Duration
+	// boot is the machine's boot, agentBoot and nodeBoot those of the newest writes of the agent and of the kubelet.
+	boot, agentBoot, nodeBoot int
+	// agentWrote and kubeletWrote are when those writes were, before the life that is now.
+	agentWrote, kubeletWrote time.Time
 	// life is what shows life in the machine since bornAt; diedAt is when the last life ended, and lost what it was.
 	life           life
 	bornAt, diedAt time.Time
@@ -90,6 +102,8 @@ func newSimulation() *simulation {
 		},
 		offered: []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart},
 		power:   bmc.PowerOn,
+		boot:    1,
+		decides: 10 * time.Minute,
 	}
 }
 
@@ -119,7 +133,7 @@ func (s *simulation) settle() {
 
 // lives makes the machine show life from now on; none is death.
 func (s *simulation) lives(now life) {
-	s.world.LastSign, s.world.Lease = s.signs()
+	s.agentWrote, s.kubeletWrote = s.writes()
 	if s.life == now {
 		return
 	}
@@ -127,58 +141,127 @@ func (s *simulation) lives(now life) {
 		s.diedAt, s.lost = s.clock.Now(), s.life
 	}
 	s.life, s.bornAt = now, s.clock.Now()
+	if now.kubelet {
+		s.nodeBoot = s.boot
+	}
 }
 
 // says makes the agent write a phase, which is a sign of life. A machine that is told to reboot shows none after it.
 func (s *simulation) says(phase v1alpha1.Phase, alive life) {
 	s.lives(alive)
-	s.world.Phase, s.world.LastSign = phase, s.clock.Now()
+	s.world.Phase, s.agentWrote, s.agentBoot = phase, s.clock.Now(), s.boot
 	if phase == v1alpha1.PhaseRebooting {
 		s.lives(life{})
-		s.lost = life{}
+		s.boot++
 	}
 }
 
-// signs are what the API server knows now.
-func (s *simulation) signs() (time.Time, Lease) {
-	now, newest, lease := s.clock.Now(), s.world.LastSign, Lease{}
-	beat := func(shows bool, every time.Duration) {
+// writes are when the agent and the kubelet wrote last, by the API server's clock. The agent writes its heartbeat only
+// after it has said that it is back.
+func (s *simulation) writes() (agent, kubelet time.Time) {
+	now := s.clock.Now()
+	beat := func(newest time.Time, shows bool, every time.Duration) time.Time {
 		if at := s.bornAt.Add(now.Sub(s.bornAt).Truncate(every)); shows && at.After(newest) {
-			newest = at
+			return at
 		}
+
+		return newest
 	}
-	switch {
-	case back(s.world.Phase):
-		beat(s.life.agent, agentBeats)
-	case s.life.agent && s.bornAt.After(newest):
-		newest = s.bornAt
-	}
-	beat(s.life.kubelet, kubeletBeats)
-	switch {
-	case !back(s.world.Phase):
-	case s.life.kubelet, s.lost.kubelet && now.Before(s.diedAt.Add(leaseGrace)):
-		lease.Live = true
-	case s.lost.kubelet:
-		lease.LostAt = s.diedAt.Add(leaseGrace)
+	every := agentBeats
+	if !back(s.world.Phase) {
+		every = 1e6 * time.Hour
 	}
 
-	return newest, lease
+	return beat(s.agentWrote, s.life.agent, every), beat(s.kubeletWrote, s.life.kubelet, kubeletBeats)
+}
+
+// ready is the Node's condition, and when it became Unknown.
+func (s *simulation) ready() (corev1.ConditionStatus, time.Time) {
+	switch {
+	case s.life.kubelet, s.lost.kubelet && s.clock.Now().Before(s.diedAt.Add(leaseGrace)):
+		return corev1.ConditionTrue, time.Time{}
+	case s.lost.kubelet:
+		return corev1.ConditionUnknown, s.diedAt.Add(leaseGrace)
+	default:
+		return corev1.ConditionUnknown, time.Time{}
+	}
+}
+
+// objects are what the API server holds.
+func (s *simulation) objects() (*v1alpha1.NodeUpdate, *corev1.Node) {
+	agent, kubelet := s.writes()
+	status, lostAt := s.ready()
+	bootID := func(boot int) string { return fmt.Sprintf("boot-%d", boot) }
+	written := func(manager string, at time.Time) []metav1.ManagedFieldsEntry {
+		if at.IsZero() {
+			return nil
+		}
+
+		return []metav1.ManagedFieldsEntry{{Manager: manager, Subresource: "status", Time: new(metav1.NewTime(at))}}
+	}
+	settings := s.world.Settings
+	update := &v1alpha1.NodeUpdate{
+		ObjectMeta: metav1.ObjectMeta{ManagedFields: written(v1alpha1.FieldManagerAgent, agent)},
+		Spec: v1alpha1.NodeUpdateSpec{
+			Reboot: v1alpha1.RebootSettings{SilentAfter: metav1.Duration{Duration: s.world.SilentAfter}},
+			Health: s.health,
+			OutOfBand: v1alpha1.OutOfBandSettings{
+				Disabled: settings.Disabled, MaxResets: new(settings.MaxResets),
+				SilentAfterReset: metav1.Duration{Duration: settings.SilentAfterReset},
+			},
+		},
+		Status: v1alpha1.NodeUpdateStatus{
+			Attempt: s.world.Attempt, Phase: s.world.Phase, BootID: bootID(s.agentBoot), OutOfBand: s.status.DeepCopy(),
+		},
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{ManagedFields: written(managerKubelet, kubelet)},
+		Status: corev1.NodeStatus{
+			NodeInfo: corev1.NodeSystemInfo{BootID: bootID(s.nodeBoot)},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: status,
+				LastTransitionTime: metav1.NewTime(lostAt), LastHeartbeatTime: metav1.NewTime(kubelet.Add(s.skew)),
+			}},
+		},
+	}
+
+	return update, node
+}
+
+// patience is how long the machine may be silent.
+func (s *simulation) patience() time.Duration {
+	switch after := s.world.SilentAfter; s.world.Phase {
+	case v1alpha1.PhaseProving:
+		return max(after, s.decides)
+	case v1alpha1.PhaseReporting:
+		return max(after, 3*agentBeats)
+	default:
+		return after
+	}
 }
 
 // showsLife tells whether the machine is known to be alive now, or was a moment ago.
 func (s *simulation) showsLife() bool {
-	sign, lease := s.signs()
 	if s.life.kubelet || (s.life.agent && back(s.world.Phase)) {
 		return true
+	}
+	sign, kubelet := s.writes()
+	status, lostAt := s.ready()
+	if back(s.world.Phase) || s.nodeBoot != s.agentBoot {
+		if kubelet.After(sign) {
+			sign = kubelet
+		}
+	} else {
+		status, lostAt = corev1.ConditionUnknown, time.Time{}
 	}
 	if len(s.sent) > 0 && !sign.After(s.sent[len(s.sent)-1].at) {
 		return false // it was reset since, and after that the resets have their own pauses
 	}
-	if lease.LostAt.After(sign) {
-		sign = lease.LostAt
+	if lostAt.After(sign) {
+		sign = lostAt
 	}
 
-	return lease.Live || (!sign.IsZero() && s.clock.Now().Before(sign.Add(s.world.SilentAfter)))
+	return status == corev1.ConditionTrue || (!sign.IsZero() && s.clock.Now().Before(sign.Add(s.patience())))
 }
 
 // forbidden says why nothing may be sent now.
@@ -221,12 +304,10 @@ func (p *process) around(name string, effect func()) {
 func (p *process) load(context.Context) (World, error) {
 	var w World
 	p.around("load", func() {
-		w = p.world
-		w.LastSign, w.Lease = p.signs()
+		update, node := p.objects()
+		w = newWorld(update, node, p.clock.Now())
+		w.Host = p.world.Host
 		p.knownAlive = p.showsLife()
-		if p.status != nil && p.status.Attempt == w.Attempt {
-			w.Status = p.status.DeepCopy()
-		}
 		p.version = p.stored
 	})
 
@@ -304,6 +385,7 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 		}
 		p.sent = append(p.sent, record)
 		p.lives(life{})
+		p.boot++
 		p.pending, p.pendAt = bmc.PowerOn, p.clock.Now().Add(3*time.Second)
 		if action == bmc.ActionForceOff {
 			p.pending = bmc.PowerOff

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
@@ -18,9 +19,10 @@ type World struct {
 	LastSign time.Time
 	// Lease is what the node controller makes of the kubelet's Lease.
 	Lease Lease
-	// SilentAfter and Settings are the NodeUpdate's, with defaults.
+	// SilentAfter is how long the machine may be silent in this phase (see patience).
 	SilentAfter time.Duration
-	Settings    Settings
+	// Settings are the NodeUpdate's, with defaults.
+	Settings Settings
 	// Status is what was stored for this attempt; nil: nothing.
 	Status *v1alpha1.OutOfBandStatus
 	// Host is the BareMetalHost.
@@ -36,11 +38,10 @@ type World struct {
 	PhaseBefore v1alpha1.Phase
 }
 
-// Lease is what the node controller makes of the kubelet's Lease, of the boot in which the agent speaks. The kubelet
-// renews the Lease every 10 s, but writes the Node's status every 5 minutes only when nothing changes. The node
-// controller makes the condition Ready Unknown when the Lease was not renewed for some 50 s (its
-// --node-monitor-grace-period), so a machine that was reset just now is Live, too: neither field is a sign that came
-// after an action.
+// Lease is what the node controller makes of the kubelet's Lease. The kubelet renews the Lease every 10 s, but writes
+// the Node's status every 5 minutes only when nothing changes. The node controller makes the condition Ready Unknown
+// when the Lease was not renewed for some 50 s (its --node-monitor-grace-period), so a machine that was reset just now
+// is Live, too: neither field is a sign that came after an action.
 type Lease struct {
 	// Live: the kubelet renews it.
 	Live bool
@@ -76,17 +77,19 @@ const (
 	defaultSilentAfter      = 15 * time.Minute
 	defaultSilentAfterReset = 10 * time.Minute
 	defaultMaxResets        = 4
+	// defaultNodeReady is the longest of spec.health's defaults.
+	defaultNodeReady = 10 * time.Minute
 )
 
-// newWorld reads a NodeUpdate and its Node, which may be nil.
-func newWorld(update *v1alpha1.NodeUpdate, node *corev1.Node) World {
+// newWorld reads a NodeUpdate and its Node, which may be nil, as they were now.
+func newWorld(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) World {
 	settings := update.Spec.OutOfBand
 	w := World{
 		Attempt:     update.Status.Attempt,
 		Phase:       update.Status.Phase,
-		LastSign:    lastSign(update, node),
+		LastSign:    lastSign(update, node, now),
 		Lease:       leaseOf(update, node),
-		SilentAfter: update.Spec.Reboot.SilentAfter.Duration,
+		SilentAfter: patience(update),
 		Settings: Settings{
 			Disabled: settings.Disabled, MaxResets: defaultMaxResets,
 			SilentAfterReset: settings.SilentAfterReset.Duration,
@@ -94,9 +97,6 @@ func newWorld(update *v1alpha1.NodeUpdate, node *corev1.Node) World {
 	}
 	if settings.MaxResets != nil {
 		w.Settings.MaxResets = *settings.MaxResets
-	}
-	if w.SilentAfter <= 0 {
-		w.SilentAfter = defaultSilentAfter
 	}
 	if w.Settings.SilentAfterReset <= 0 {
 		w.Settings.SilentAfterReset = defaultSilentAfterReset
@@ -117,11 +117,46 @@ func back(phase v1alpha1.Phase) bool {
 	return phase == v1alpha1.PhaseProving || phase == v1alpha1.PhaseReporting
 }
 
+// agentPause is how long an agent that is back may say nothing, however short spec.reboot.silentAfter is: it writes
+// once a minute, and two of its writes may be lost to a slow API server or a busy node.
+const agentPause = 3 * time.Minute
+
+// gateEnd is how long a boot gate that fails may take from its deadline until the machine goes down: the slot is marked,
+// and services are stopped (systemd gives each 90 s). A machine without a network falls back by itself, unseen.
+const gateEnd = 5 * time.Minute
+
+// longestGate is when the boot gate has decided at the latest. All its parts start at once.
+func longestGate(health v1alpha1.HealthSettings) time.Duration {
+	nodeReady := health.NodeReady.Duration
+	if nodeReady <= 0 {
+		nodeReady = defaultNodeReady
+	}
+
+	return max(nodeReady, health.APIServer.Duration, health.ContainerRuntime.Duration, health.Kubelet.Duration)
+}
+
+// patience is how long the machine may be silent in this phase: spec.reboot.silentAfter, or as long as a machine that
+// is well may take.
+func patience(update *v1alpha1.NodeUpdate) time.Duration {
+	after := update.Spec.Reboot.SilentAfter.Duration
+	if after <= 0 {
+		after = defaultSilentAfter
+	}
+	switch update.Status.Phase {
+	case v1alpha1.PhaseProving:
+		return max(after, agentPause, longestGate(update.Spec.Health)+gateEnd)
+	case v1alpha1.PhaseReporting:
+		return max(after, agentPause)
+	default:
+		return after
+	}
+}
+
 // lastSign is when the newest sign of life came that is known to be of that time: the agent's newest write, or the
-// kubelet's.
-func lastSign(update *v1alpha1.NodeUpdate, node *corev1.Node) time.Time {
-	newest := agentSign(update)
-	if beat := kubeletSign(update, node); beat.After(newest) {
+// kubelet's. It is never later than now.
+func lastSign(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) time.Time {
+	newest := agentSign(update, now)
+	if beat := kubeletSign(update, node, now); beat.After(newest) {
 		newest = beat
 	}
 
@@ -129,55 +164,74 @@ func lastSign(update *v1alpha1.NodeUpdate, node *corev1.Node) time.Time {
 }
 
 // agentSign is when the agent wrote last. The API server's time of the write is taken where it tells one: it is the
-// same clock for all nodes, and the write of the reboot is a sign, too, from which the silence counts. The heartbeat is
-// of the node's clock: with a wrong one, only what came after the reboot is comparable.
-func agentSign(update *v1alpha1.NodeUpdate) time.Time {
-	var written, rebooted time.Time
-	for _, entry := range update.ManagedFields {
-		if entry.Manager == v1alpha1.FieldManagerAgent && entry.Subresource == "status" && entry.Time != nil &&
-			entry.Time.After(written) {
-			written = entry.Time.Time
-		}
-	}
-	if !written.IsZero() {
+// same clock for all nodes, and the write of the reboot is a sign, too, from which the silence counts.
+func agentSign(update *v1alpha1.NodeUpdate, now time.Time) time.Time {
+	if written := statusWritten(update.ManagedFields, v1alpha1.FieldManagerAgent, now); !written.IsZero() {
 		return written
 	}
-	if update.Status.RebootedAt != nil {
-		rebooted = update.Status.RebootedAt.Time
-	}
-	if beat := update.Status.Heartbeat; beat != nil && beat.After(rebooted) {
-		return beat.Time
+	if update.Status.Heartbeat == nil {
+		return time.Time{}
 	}
 
-	return time.Time{}
+	return afterReboot(update, update.Status.Heartbeat.Time, now)
 }
 
-// kubeletSign is when the kubelet wrote the Node's status last, by the node's clock. While the machine is to go down, it
-// counts only with another boot ID than the agent's: the old boot's kubelet may write while it shuts down.
-func kubeletSign(update *v1alpha1.NodeUpdate, node *corev1.Node) time.Time {
+// managerKubelet is the kubelet's field manager: the API server takes the name of the program. In distributions that
+// run it in a program of another name only the heartbeat tells.
+const managerKubelet = "kubelet"
+
+// kubeletSign is when the kubelet wrote the Node's status last, by the API server's clock where it tells.
+func kubeletSign(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) time.Time {
 	ready := readyCondition(node)
-	if ready == nil || node.Status.NodeInfo.BootID == "" {
+	if ready == nil || !ofNewBoot(update, node) {
 		return time.Time{}
 	}
-	if !back(update.Status.Phase) && node.Status.NodeInfo.BootID == update.Status.BootID {
-		return time.Time{}
-	}
-	// The node controller sets Unknown and leaves the heartbeat as the kubelet wrote it.
-	beat := ready.LastHeartbeatTime.Time
-	if update.Status.RebootedAt != nil && !beat.After(update.Status.RebootedAt.Time) {
-		return time.Time{}
+	if written := statusWritten(node.ManagedFields, managerKubelet, now); !written.IsZero() {
+		return written
 	}
 
-	return beat
+	// The node controller sets Unknown and leaves the heartbeat as the kubelet wrote it.
+	return afterReboot(update, ready.LastHeartbeatTime.Time, now)
 }
 
-// leaseOf reads the Node's condition Ready. It says something only of the boot in which the agent has said that it is
-// back.
+// statusWritten is when a field manager changed the status last, by the API server's clock; zero: it does not say.
+func statusWritten(entries []metav1.ManagedFieldsEntry, manager string, now time.Time) time.Time {
+	var newest time.Time
+	for _, entry := range entries {
+		if entry.Manager == manager && entry.Subresource == "status" && entry.Time != nil && entry.Time.After(newest) {
+			newest = entry.Time.Time
+		}
+	}
+	if newest.After(now) {
+		return now
+	}
+
+	return newest
+}
+
+// afterReboot is a time of the node's clock, if it can be right: with a wrong clock only what came after the reboot is
+// comparable, and what is still to come tells of a clock that is ahead, not of when it was.
+func afterReboot(update *v1alpha1.NodeUpdate, at, now time.Time) time.Time {
+	if rebooted := update.Status.RebootedAt; at.After(now) || rebooted != nil && !at.After(rebooted.Time) {
+		return time.Time{}
+	}
+
+	return at
+}
+
+// ofNewBoot tells whether what the kubelet says counts. While the machine is to go down, status.bootID is the old
+// boot's, whose kubelet may go on while the machine hangs on its way down: it must be another.
+func ofNewBoot(update *v1alpha1.NodeUpdate, node *corev1.Node) bool {
+	before, bootID := update.Status.BootID, node.Status.NodeInfo.BootID
+
+	return bootID != "" && (back(update.Status.Phase) || before != "" && bootID != before)
+}
+
+// leaseOf reads the Node's condition Ready.
 func leaseOf(update *v1alpha1.NodeUpdate, node *corev1.Node) Lease {
 	ready := readyCondition(node)
 	switch {
-	case ready == nil, !back(update.Status.Phase), update.Status.BootID == "",
-		node.Status.NodeInfo.BootID != update.Status.BootID:
+	case ready == nil, !ofNewBoot(update, node):
 		return Lease{}
 	case ready.Status == corev1.ConditionUnknown:
 		return Lease{LostAt: ready.LastTransitionTime.Time}

@@ -126,9 +126,52 @@ func TestLastSign(t *testing.T) {
 	}
 	for name, c := range cases {
 		update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{RebootedAt: at(0), Heartbeat: c.heartbeat, BootID: "old"}}
-		got := lastSign(update, c.node)
+		got := lastSign(update, c.node, testStart().Add(time.Hour))
 		if c.want == nil && !got.IsZero() || c.want != nil && !got.Equal(c.want.Time) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// The API server's time of the kubelet's write counts, whatever the node's clock says.
+func TestTheKubeletsClock(t *testing.T) {
+	t.Parallel()
+	at := func(minutes int) metav1.Time {
+		return metav1.NewTime(testStart().Add(time.Duration(minutes) * time.Minute))
+	}
+	const now = 10
+	for _, c := range []struct {
+		name                 string
+		beat                 int // by the node's clock
+		manager, subresource string
+		written              int
+		want                 int // 0: no sign
+	}{
+		{"ahead", 120, "kubelet", "status", 5, 5},
+		{"behind", -120, "kubelet", "status", 5, 5},
+		{"right", 5, "kubelet", "status", 5, 5},
+		{"the API server's is ahead of ours", 5, "kubelet", "status", now + 3, now},
+		{"ahead, unnamed", 120, "agetty", "status", 5, 0},
+		{"behind, unnamed", -120, "agetty", "status", 5, 0},
+		{"right, unnamed", 4, "agetty", "status", 5, 4},
+		{"the node controller's write", 4, "kube-controller-manager", "status", 9, 4},
+		{"its labels", 4, "kubelet", "", 9, 4},
+	} {
+		for _, phase := range []v1alpha1.Phase{v1alpha1.PhaseRebooting, v1alpha1.PhaseProving} {
+			update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{Phase: phase, BootID: "b1", RebootedAt: new(at(0))}}
+			node := &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+					{Manager: c.manager, Subresource: c.subresource, Time: new(at(c.written))},
+				}},
+				Status: corev1.NodeStatus{
+					NodeInfo:   corev1.NodeSystemInfo{BootID: "b2"},
+					Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: at(c.beat)}},
+				},
+			}
+			got := newWorld(update, node, at(now).Time).LastSign
+			if want := at(c.want); c.want == 0 && !got.IsZero() || c.want != 0 && !got.Equal(want.Time) {
+				t.Errorf("%s, %s: got %s, want minute %d", c.name, phase, got, c.want)
+			}
 		}
 	}
 }
@@ -151,7 +194,10 @@ func TestSignsOfAMachineThatIsBack(t *testing.T) {
 		{"ready", v1alpha1.PhaseProving, "b2", corev1.ConditionTrue, 0, at(5), Lease{Live: true}},
 		{"not ready", v1alpha1.PhaseReporting, "b2", corev1.ConditionFalse, 0, at(5), Lease{Live: true}},
 		{"unknown", v1alpha1.PhaseProving, "b2", corev1.ConditionUnknown, 0, at(5), Lease{LostAt: at(7).Time}},
-		{"another boot", v1alpha1.PhaseProving, "b3", corev1.ConditionTrue, 0, at(5), Lease{}},
+		{"a later boot", v1alpha1.PhaseProving, "b3", corev1.ConditionTrue, 0, at(5), Lease{Live: true}},
+		{"no boot ID", v1alpha1.PhaseProving, "", corev1.ConditionTrue, 0, at(3), Lease{}},
+		{"the new boot, told to reboot", v1alpha1.PhaseRebooting, "b3", corev1.ConditionTrue, 4, at(5), Lease{Live: true}},
+		{"the new boot has died", v1alpha1.PhaseRebooting, "b3", corev1.ConditionUnknown, 4, at(5), Lease{LostAt: at(7).Time}},
 		{"on its way down", v1alpha1.PhaseRebooting, "b2", corev1.ConditionTrue, 0, at(3), Lease{}},
 		{"the agent's clock is wrong", v1alpha1.PhaseProving, "b2", corev1.ConditionUnknown, 9, at(9), Lease{LostAt: at(7).Time}},
 		{"the write of the reboot", v1alpha1.PhaseRebooting, "b2", corev1.ConditionTrue, 4, at(4), Lease{}},
@@ -169,7 +215,7 @@ func TestSignsOfAMachineThatIsBack(t *testing.T) {
 				Type: corev1.NodeReady, Status: c.ready, LastHeartbeatTime: at(5), LastTransitionTime: at(7),
 			}},
 		}}
-		w := newWorld(update, node)
+		w := newWorld(update, node, testStart().Add(time.Hour))
 		if !w.LastSign.Equal(c.want.Time) || w.Lease != c.lease {
 			t.Errorf("%s: got %s and %+v, want %s and %+v", c.name, w.LastSign, w.Lease, c.want, c.lease)
 		}
@@ -181,7 +227,7 @@ func TestNewWorld(t *testing.T) {
 	update := &v1alpha1.NodeUpdate{Status: v1alpha1.NodeUpdateStatus{
 		Attempt: "a2", OutOfBand: &v1alpha1.OutOfBandStatus{Attempt: "a1", Resets: 3},
 	}}
-	w := newWorld(update, nil)
+	w := newWorld(update, nil, testStart())
 	if w.Status != nil {
 		t.Error("the status of another attempt counts")
 	}
@@ -189,7 +235,7 @@ func TestNewWorld(t *testing.T) {
 		t.Errorf("defaults: got %+v", w)
 	}
 	update.Spec.OutOfBand.MaxResets = new(int32)
-	if got := newWorld(update, nil).Settings.MaxResets; got != 0 {
+	if got := newWorld(update, nil, testStart()).Settings.MaxResets; got != 0 {
 		t.Errorf("maxResets 0: got %d", got)
 	}
 }
