@@ -55,6 +55,8 @@ func (s *session) load(ctx context.Context) (World, error) {
 	}
 	w := newWorld(&s.update, &node, s.clock.Now())
 	s.nodeUUID = node.Status.NodeInfo.SystemUUID
+	// A process that has just begun to lead knows of no silent machine, and a status that stays is never stored.
+	s.metrics.observe(s.request, w.Status)
 	w.Host, err = s.loadHost(ctx)
 
 	return w, err
