@@ -1,6 +1,8 @@
 package clusters
 
 import (
+	"context"
+	"errors"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -8,8 +10,11 @@ import (
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
 const waitFor = time.Minute
@@ -37,6 +42,25 @@ func TestKubeconfigsThatReachOutsideTheSecretAreRefused(t *testing.T) {
 	_, err := restConfig([]byte("token: s3cret\n- broken"))
 	if err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("a broken kubeconfig gave %v; want an error that does not quote it", err)
+	}
+}
+
+// The cluster of the hosts has more to be installed than one that has the Nodes only.
+func TestAnAPIThatIsNotServedNamesWhatToApply(t *testing.T) {
+	t.Parallel()
+	missing := &meta.NoKindMatchError{GroupKind: v1alpha1.GroupVersion.WithKind("NodeUpdate").GroupKind()}
+	for key, want := range map[Key]string{
+		{}:                                      "apply config/default to that cluster",
+		{Namespace: "metal", Secret: "workers"}: "apply config/nodes to that cluster",
+	} {
+		err := cacheError(key, &v1alpha1.NodeUpdate{}, missing)
+		if !strings.Contains(err.Error(), want) || !meta.IsNoMatchError(err) {
+			t.Errorf("%s: got %q, want %q", key, err, want)
+		}
+		err = cacheError(key, &v1alpha1.NodeUpdate{}, context.DeadlineExceeded)
+		if strings.Contains(err.Error(), "apply") || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: got %q of a cluster that is slow", key, err)
+		}
 	}
 }
 

@@ -158,11 +158,8 @@ func (c *connection) fill(connected *Cluster) error {
 	handler := eventHandler(func(object client.Object) { c.registry.publish(c.key, object) })
 	for _, object := range []client.Object{&corev1.Node{}, &v1alpha1.NodeUpdate{}} {
 		informer, err := connected.cluster.GetCache().GetInformer(ctx, object)
-		switch {
-		case meta.IsNoMatchError(err):
-			return fmt.Errorf("the API of %T is not served there; apply config/nodes to that cluster: %w", object, err)
-		case err != nil:
-			return fmt.Errorf("filling the cache of %T: %w", object, err)
+		if err != nil {
+			return cacheError(c.key, object, err)
 		}
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
@@ -170,6 +167,19 @@ func (c *connection) fill(connected *Cluster) error {
 	}
 
 	return nil
+}
+
+// cacheError says what to do about a cache that cannot be filled.
+func cacheError(key Key, object client.Object, err error) error {
+	if !meta.IsNoMatchError(err) {
+		return fmt.Errorf("filling the cache of %T: %w", object, err)
+	}
+	manifests := "config/nodes"
+	if key.Local() {
+		manifests = "config/default" // which holds all that config/nodes does
+	}
+
+	return fmt.Errorf("the API of %T is not served there; apply %s to that cluster: %w", object, manifests, err)
 }
 
 // watch looks at the cluster now and then, until the connection's life ends or nobody has asked for it for long.
