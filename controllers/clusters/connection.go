@@ -176,7 +176,7 @@ func cacheError(key Key, object client.Object, err error) error {
 	}
 	manifests := "config/nodes"
 	if key.Local() {
-		manifests = "config/default" // which holds all that config/nodes does
+		manifests = "config/default" // it holds the HostPools and runs the controller, too
 	}
 
 	return fmt.Errorf("the API of %T is not served there; apply %s to that cluster: %w", object, manifests, err)
