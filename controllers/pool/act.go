@@ -112,9 +112,13 @@ func (a *actor) applyUpdate(
 	return nil
 }
 
-// store changes the record of the node's present attempt.
+// store changes the record of the node's present attempt, for an action that was decided on a world that was read live.
 func (a *actor) store(ctx context.Context, action Action, change func(*record)) error {
-	update := a.world.Updates[action.Node]
+	return a.storeIn(ctx, a.world.Updates[action.Node], change)
+}
+
+// storeIn changes the record of an update. All else of the update is written as it is given, so it must not be a cache's.
+func (a *actor) storeIn(ctx context.Context, update *v1alpha1.NodeUpdate, change func(*record)) error {
 	rec := recordOf(update)
 	before := rec
 	change(&rec)
@@ -122,7 +126,7 @@ func (a *actor) store(ctx context.Context, action Action, change func(*record)) 
 		return nil
 	}
 
-	return a.applyUpdate(ctx, action.Node, update.UID, update.Spec, rec)
+	return a.applyUpdate(ctx, update.Name, update.UID, update.Spec, rec)
 }
 
 func (a *actor) adjust(ctx context.Context, action Action) error {
@@ -133,18 +137,26 @@ func (a *actor) adjust(ctx context.Context, action Action) error {
 	return a.applyUpdate(ctx, action.Node, update.UID, spec, recordOf(update))
 }
 
-// current tells whether the attempt is still the open one. The routine actions are decided on a cache, which may lag.
-func (a *actor) current(ctx context.Context, action Action) (bool, error) {
+// current is the update as it is now, nil when the attempt is not the open one any more. The routine actions are decided
+// on a cache, which may lag.
+func (a *actor) current(ctx context.Context, action Action) (*v1alpha1.NodeUpdate, error) {
 	update := &v1alpha1.NodeUpdate{}
-	if err := a.cluster.Live().Get(ctx, types.NamespacedName{Name: action.Node}, update); err != nil {
-		return false, client.IgnoreNotFound(err)
+	err := a.cluster.Live().Get(ctx, types.NamespacedName{Name: action.Node}, update)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // an attempt that is gone is not an error, and there is nothing to go on with
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the NodeUpdate: %w", err)
+	}
+	if update.Spec.Attempt != action.Attempt || recordOf(update).closedAs != "" {
+		return nil, nil //nolint:nilnil // as above
 	}
 
-	return update.Spec.Attempt == action.Attempt && recordOf(update).closedAs == "", nil
+	return update, nil
 }
 
 func (a *actor) mark(ctx context.Context, action Action) error {
-	if ok, err := a.current(ctx, action); err != nil || !ok {
+	if update, err := a.current(ctx, action); err != nil || update == nil {
 		return err
 	}
 
@@ -187,7 +199,8 @@ func (a *actor) selected(attempt string) func(*corev1.Node) *protocol.Patch {
 }
 
 func (a *actor) drain(ctx context.Context, action Action) error {
-	if ok, err := a.current(ctx, action); err != nil || !ok {
+	update, err := a.current(ctx, action)
+	if err != nil || update == nil {
 		return err
 	}
 	if err := a.takeOut(ctx, action); err != nil {
@@ -207,7 +220,7 @@ func (a *actor) drain(ctx context.Context, action Action) error {
 
 		return nil
 	}
-	if err := a.store(ctx, action, func(r *record) { r.toldAt = a.now().Truncate(time.Second) }); err != nil {
+	if err := a.storeIn(ctx, update, func(r *record) { r.toldAt = a.now().Truncate(time.Second) }); err != nil {
 		return err
 	}
 	err = a.patchNode(ctx, action.Node, a.reason(protocol.ReasonDrainSuccessful, ""), a.reason(protocol.ReasonReady, ""))

@@ -308,6 +308,9 @@ func TestSettingsOfTheBMCReachAMachineThatIsAway(t *testing.T) {
 		"more resets":     {changes: []change{begunSince(0), told, away, same, more}, want: true},
 		"more patience":   {changes: []change{begunSince(0), told, away, same, longer}, want: true},
 		"needs a person":  {changes: []change{begunSince(0), told, away, same, more, needsHuman}, want: true},
+		"told":            {changes: []change{begunSince(0), told, same, more}, want: true},
+		"still staging":   {changes: []change{agentSays(v1alpha1.PhaseStaging, ""), same, more}},
+		"still draining":  {changes: []change{begunSince(0), same, more}},
 		"other settings":  {changes: []change{begunSince(0), told, away, same, health}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -271,6 +271,61 @@ func TestASilentAgentIsToldAndNothingElseIsDone(t *testing.T) {
 	s.Eventually(s.condition(v1alpha1.ConditionReady)).Should(gomega.Equal("False/" + v1alpha1.ReasonUpdating))
 	s.Eventually(s.silentSince(name)).Should(gomega.BeEmpty())
 	s.Expect(s.silences(name)()).To(gomega.Equal(2), "told more than once each time")
+	s.adjusts(name)
+}
+
+// adjusts checks that other settings of the pool reach a node that is away, and that its attempt and record stay.
+func (s *scenario) adjusts(name string) {
+	s.t.Helper()
+	update := func() *v1alpha1.NodeUpdate {
+		found := &v1alpha1.NodeUpdate{}
+		s.Expect(s.nodes.Get(s.ctx, client.ObjectKey{Name: name}, found)).To(gomega.Succeed())
+
+		return found
+	}
+	before := update()
+	s.Expect(before.Annotations).To(gomega.And(
+		gomega.HaveKey(AnnotationOfferedAt), gomega.HaveKey(AnnotationBegunAt), gomega.HaveKey(AnnotationToldAt)))
+	s.change(func(p *v1alpha1.HostPool) {
+		p.Spec.OutOfBand.MaxResets, p.Spec.Reboot.SilentAfter.Duration = new(int32(7)), time.Hour
+		p.Spec.Health.Kubelet.Duration = time.Hour
+	})
+	s.Eventually(func() *int32 { return update().Spec.OutOfBand.MaxResets }).Should(gomega.HaveValue(gomega.Equal(int32(7))))
+	after := update()
+	s.Expect(after.Annotations).To(gomega.Equal(before.Annotations), "the record changed")
+	s.Expect(after.Spec.Attempt).To(gomega.Equal(before.Spec.Attempt))
+	s.Expect(after.Spec.Reboot.SilentAfter.Duration).To(gomega.Equal(time.Hour))
+	s.Expect(after.Spec.Health).To(gomega.Equal(before.Spec.Health), "a setting that is fixed in an attempt changed")
+}
+
+// A drain is decided on a cache, which may not know yet what was written a moment ago.
+func TestADrainOnAStaleCacheRevertsNothing(t *testing.T) {
+	t.Parallel()
+	s := &scenario{WithT: gomega.NewWithT(t), t: t, ctx: t.Context(), name: "stale", home: server.Client, nodes: server.Client}
+	s.create(s.home, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
+	name := s.addNodeNamed("stale-1")
+	pool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "pool"}}
+	world := World{Pool: pool, Nodes: map[string]*corev1.Node{}, Updates: map[string]*v1alpha1.NodeUpdate{}}
+	a := &actor{cluster: s.cluster(), world: world, now: time.Now, drains: map[string]string{}}
+	spec := v1alpha1.NodeUpdateSpec{
+		Door:    v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: s.name, Name: "pool", Host: name},
+		Attempt: "a1",
+		Release: v1alpha1.NodeRelease{OS: v1alpha1.OSRelease{Image: "registry.test/os@" + digestOf("1.1.0"), Version: "1.1.0"}},
+	}
+	begun := record{offeredAt: time.Now(), begunAt: time.Now()}
+	s.Expect(a.applyUpdate(s.ctx, name, "", spec, begun)).To(gomega.Succeed())
+	cached, live := &v1alpha1.NodeUpdate{}, &v1alpha1.NodeUpdate{}
+	s.Expect(s.nodes.Get(s.ctx, client.ObjectKey{Name: name}, cached)).To(gomega.Succeed())
+	world.Updates[name] = cached
+	spec.OutOfBand.MaxResets = new(int32(7))
+	s.Expect(a.applyUpdate(s.ctx, name, cached.UID, spec, begun)).To(gomega.Succeed())
+
+	action := Action{Kind: Drain, Node: name, Host: name, Attempt: "a1"}
+	s.Expect(a.mark(s.ctx, action)).To(gomega.Succeed())
+	s.Expect(a.drain(s.ctx, action)).To(gomega.Succeed())
+	s.Expect(s.nodes.Get(s.ctx, client.ObjectKey{Name: name}, live)).To(gomega.Succeed())
+	s.Expect(live.Annotations).To(gomega.HaveKey(AnnotationToldAt))
+	s.Expect(live.Spec.OutOfBand.MaxResets).To(gomega.HaveValue(gomega.Equal(int32(7))), "the cache's spec was written")
 }
 
 // silentSince is what the NodeUpdate says of its agent's silence.

@@ -148,6 +148,21 @@ func (s *scenario) manage(rights *rest.Config) {
 	s.t.Cleanup(s.stop)
 }
 
+// cluster is the cluster of the nodes for one who acts without a manager: its cache is empty and not asked.
+func (s *scenario) cluster() *clusters.Cluster {
+	s.t.Helper()
+	scheme, err := apiserver.Scheme()
+	s.Expect(err).NotTo(gomega.HaveOccurred())
+	mgr, err := ctrl.NewManager(server.Config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	s.Expect(err).NotTo(gomega.HaveOccurred())
+	connections, err := clusters.New(mgr, clusters.Options{})
+	s.Expect(err).NotTo(gomega.HaveOccurred())
+	cluster, err := connections.Get(s.ctx, clusters.Key{})
+	s.Expect(err).NotTo(gomega.HaveOccurred())
+
+	return cluster
+}
+
 func (s *scenario) create(c client.Client, object client.Object) {
 	s.t.Helper()
 	s.Expect(c.Create(s.ctx, object)).To(gomega.Succeed())

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -264,5 +265,48 @@ func TestASilentAgentIsSaidInTheStatus(t *testing.T) {
 	if found := meta.FindStatusCondition(world.Pool.Status.Conditions, v1alpha1.ConditionReady); found.Reason != v1alpha1.ReasonUpdating ||
 		strings.Contains(found.Message, "silent") {
 		t.Errorf("after the agent went: %s %s", found.Reason, found.Message)
+	}
+}
+
+// The BMC rung gave the machine up while the agent's last word is Rebooting.
+func TestAMachineThatTheBMCRungGaveUpNeedsAPerson(t *testing.T) {
+	t.Parallel()
+	world := oneNode(toldSince(99*time.Hour), agentSays(v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot),
+		beat(99*time.Hour), rung("a1", v1alpha1.OutOfBandNeedsHuman))
+	actions := Decide(world).Actions
+	if len(actions) != 1 || actions[0].Kind != Close || actions[0].Outcome != NeedsHuman {
+		t.Fatalf("want the attempt to be closed: %+v", actions)
+	}
+	closedAs(actions[0].Outcome, v1alpha1.Reason(actions[0].Reason), 0)(&world, world.Updates["n0"], nil)
+	decision := Decide(world)
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics.observe(world.Pool, decision)
+	for phase, want := range map[v1alpha1.Phase]float64{v1alpha1.PhaseNeedsHuman: 1, v1alpha1.PhaseRebooting: 0} {
+		if got := testutil.ToFloat64(metrics.nodes.WithLabelValues("metal", "pool", string(phase))); got != want {
+			t.Errorf("%v nodes count as %s, want %v", got, phase, want)
+		}
+	}
+	(&report{now: world.Now}).fill(world.Pool, world, decision, nil)
+	found := meta.FindStatusCondition(world.Pool.Status.Conditions, v1alpha1.ConditionReady)
+	if found.Reason != v1alpha1.ReasonNeedsHuman || !strings.Contains(found.Message, "n0: needs a person: look at its console") {
+		t.Errorf("the pool says %s: %s", found.Reason, found.Message)
+	}
+}
+
+func TestWhatNeedsAPersonIsSaidBeforeALongMessageIsCut(t *testing.T) {
+	t.Parallel()
+	decision := Decision{}
+	for _, name := range []string{"n0", "n1", "n2", "n3", "n4"} {
+		decision.Nodes = append(decision.Nodes, NodeSummary{Name: name, Wait: WaitAgent, Silent: strings.Repeat("silent ", 60)})
+	}
+	decision.Nodes = append(decision.Nodes, NodeSummary{Name: "n5", Wait: WaitHuman, Message: "look at its console"})
+	pool := newSimulation(1, intstr.FromInt32(1), v1alpha1.DialectShipped).world.Pool
+	(&report{}).progress(pool, decision, nil)
+	found := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+	if !strings.Contains(found.Message, "n5: needs a person: look at its console") || strings.Count(found.Message, "n5") != 1 {
+		t.Errorf("the message says %s", found.Message)
 	}
 }
