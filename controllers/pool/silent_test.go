@@ -91,6 +91,7 @@ func TestSilentAgents(t *testing.T) {
 	}
 	gone := func(w *World, _ *v1alpha1.NodeUpdate, _ *corev1.Node) { delete(w.Nodes, "n0") }
 	patient := func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) { u.Spec.Reboot.SilentAfter.Duration = time.Hour }
+	fetches := agentSays(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)
 	says := func(phase v1alpha1.Phase) worldChange { return agentSays(phase, v1alpha1.ReasonCommitted) }
 	for name, tt := range map[string]struct {
 		changes []worldChange
@@ -121,12 +122,12 @@ func TestSilentAgents(t *testing.T) {
 			"", "",
 		},
 		"staging, no progress": {
-			[]worldChange{agentSays(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading), annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime)},
+			[]worldChange{fetches, annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime)},
 			"its agent is silent since 2026-11-28T23:00:00Z, for longer than 1h0m0s: staging makes no progress", Miss,
 		},
 		"staging, no progress, patient": {
 			[]worldChange{
-				agentSays(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading), annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime),
+				fetches, annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime),
 				func(_ *World, u *v1alpha1.NodeUpdate, _ *corev1.Node) {
 					u.Spec.Reboot.SilentAfter.Duration = 2 * time.Hour
 				},
