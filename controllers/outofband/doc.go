@@ -1,6 +1,6 @@
 // Package outofband is the BMC rung of the fallback ladder: a machine that was told to reboot, or that is back
-// from it and not done, and is silent is looked at, and then reset, through its BMC. Each reset costs one try of the boot counter, so the boot loader's own
-// fallback finishes the job.
+// from it and not done, and is silent is looked at, and then reset, through its BMC. Each reset costs one try of the
+// boot counter, so the boot loader's own fallback finishes the job.
 //
 // It watches NodeUpdates whose agent says Rebooting, Proving or Reporting: until the agent is done, the machine must go
 // on showing life. The silence counts from the newest sign of life: a write of the agent (in Proving and Reporting it
