@@ -53,28 +53,33 @@ type Libvirt struct {
 func ConnectLibvirt(ctx context.Context, dir string) (*Libvirt, error) {
 	libvirt := &Libvirt{dir: dir}
 
-	unlock, err := libvirt.lock()
+	return libvirt, libvirt.ensure(ctx)
+}
+
+// ensure starts what does not run.
+func (l *Libvirt) ensure(ctx context.Context) error {
+	unlock, err := l.lock()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 
-	if _, err := libvirt.virsh(ctx, "version"); err == nil {
-		return libvirt, nil
+	if _, err := l.run(ctx, "version"); err == nil {
+		return nil
 	}
 
 	// virtlogd first: libvirtd writes the machines' consoles through it.
 	for _, program := range []string{"virtlogd", "libvirtd"} {
-		if running, err := process.Open(dir, program); err == nil && running.Alive() {
+		if running, err := process.Open(l.dir, program); err == nil && running.Alive() {
 			continue
 		}
 
-		if err := libvirt.start(program); err != nil {
-			return nil, err
+		if err := l.start(program); err != nil {
+			return err
 		}
 	}
 
-	return libvirt, libvirt.wait(ctx)
+	return l.wait(ctx)
 }
 
 // qemuConf is libvirt's qemu.conf for a libvirtd of our own. QEMU runs as root, for two reasons: the lab's files are
@@ -126,7 +131,8 @@ func ReleaseLibvirt(ctx context.Context, dir string) error {
 	}
 
 	if running.Alive() {
-		if domains, err := libvirt.Domains(ctx); err != nil || len(domains) > 0 {
+		// Not by virsh, which would wait for the lock that is held here.
+		if domains, err := libvirt.domains(ctx, libvirt.run); err != nil || len(domains) > 0 {
 			return err
 		}
 	}
@@ -141,8 +147,12 @@ func ReleaseLibvirt(ctx context.Context, dir string) error {
 }
 
 // Domains are the names of all domains, running or not, of labs and of others.
-func (l *Libvirt) Domains(ctx context.Context) ([]string, error) {
-	output, err := l.virsh(ctx, "list", "--all", "--name")
+func (l *Libvirt) Domains(ctx context.Context) ([]string, error) { return l.domains(ctx, l.virsh) }
+
+func (l *Libvirt) domains(
+	ctx context.Context, virsh func(ctx context.Context, args ...string) (string, error),
+) ([]string, error) {
+	output, err := virsh(ctx, "list", "--all", "--name")
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +179,25 @@ func (l *Libvirt) securityModels(ctx context.Context) ([]string, error) {
 	return parsed.SecurityModels, nil
 }
 
+// virsh runs a command of virsh. When nobody answers, libvirtd is started and it is run again: another lab may have
+// started the libvirtd that was there, and have stopped it before this lab had a machine.
 func (l *Libvirt) virsh(ctx context.Context, args ...string) (string, error) {
+	output, err := l.run(ctx, args...)
+	if err == nil || !strings.Contains(err.Error(), noLibvirtd) {
+		return output, err
+	}
+
+	if err := l.ensure(ctx); err != nil {
+		return "", err
+	}
+
+	return l.run(ctx, args...)
+}
+
+// noLibvirtd is in what virsh says when it cannot connect. Nothing has been done then.
+const noLibvirtd = "failed to connect to the hypervisor"
+
+func (l *Libvirt) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, virshWait)
 	defer cancel()
 
@@ -192,7 +220,7 @@ func (l *Libvirt) wait(ctx context.Context) error {
 	defer cancel()
 
 	for {
-		_, err := l.virsh(ctx, "version")
+		_, err := l.run(ctx, "version")
 		if err == nil {
 			return nil
 		}
