@@ -1,27 +1,42 @@
 package v1alpha1
 
-import "time"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // AnnotationOfferedAt on a NodeUpdate is when its attempt was offered (RFC 3339): the agent's time to take it up counts
 // from it.
 const AnnotationOfferedAt = "stayput.dev/offered-at"
 
-// AgentWroteAt is when the agent wrote the status last; zero: that is not known. The API server's time of the write is
-// taken where the object has its managed fields: it is the same clock for all nodes. Caches may leave them out; then the
-// heartbeat counts, which is of the node's clock. What is later than now was written by a clock that is wrong.
-func (u *NodeUpdate) AgentWroteAt(now time.Time) time.Time {
-	var written time.Time
-	for _, entry := range u.ManagedFields {
-		if entry.Manager == FieldManagerAgent && entry.Subresource == "status" && entry.Time != nil &&
-			entry.Time.After(written) && !entry.Time.After(now) {
-			written = entry.Time.Time
+// StatusWrittenAt is when a field manager changed an object's status last, by the API server's clock, which is the same
+// one for all nodes, and never later than now; zero: the object does not say. Caches may leave managed fields out.
+func StatusWrittenAt(object metav1.Object, manager string, now time.Time) time.Time {
+	var newest time.Time
+	for _, entry := range object.GetManagedFields() {
+		if entry.Manager == manager && entry.Subresource == "status" && entry.Time != nil && entry.Time.After(newest) {
+			newest = entry.Time.Time
 		}
 	}
-	if beat := u.Status.Heartbeat; written.IsZero() && beat != nil && !beat.After(now) {
-		written = beat.Time
+	if newest.After(now) {
+		return now
 	}
 
-	return written
+	return newest
+}
+
+// AgentWroteAt is when the agent wrote the status last; zero: that is not known. Where the API server does not tell, the
+// heartbeat does, which is of the node's clock: one later than now tells nothing.
+func (u *NodeUpdate) AgentWroteAt(now time.Time) time.Time {
+	if written := StatusWrittenAt(u, FieldManagerAgent, now); !written.IsZero() {
+		return written
+	}
+	if beat := u.Status.Heartbeat; beat != nil && !beat.After(now) {
+		return beat.Time
+	}
+
+	return time.Time{}
 }
 
 // NotTakenUp tells whether the agent has seen the present attempt and says why it does not take it up, as where it

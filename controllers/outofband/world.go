@@ -4,7 +4,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
@@ -166,7 +165,7 @@ func lastSign(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) tim
 // agentSign is when the agent wrote last. The API server's time of the write is taken where it tells one: it is the
 // same clock for all nodes, and the write of the reboot is a sign, too, from which the silence counts.
 func agentSign(update *v1alpha1.NodeUpdate, now time.Time) time.Time {
-	if written := statusWritten(update.ManagedFields, v1alpha1.FieldManagerAgent, now); !written.IsZero() {
+	if written := v1alpha1.StatusWrittenAt(update, v1alpha1.FieldManagerAgent, now); !written.IsZero() {
 		return written
 	}
 	if update.Status.Heartbeat == nil {
@@ -186,27 +185,12 @@ func kubeletSign(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) 
 	if ready == nil || !ofNewBoot(update, node) {
 		return time.Time{}
 	}
-	if written := statusWritten(node.ManagedFields, managerKubelet, now); !written.IsZero() {
+	if written := v1alpha1.StatusWrittenAt(node, managerKubelet, now); !written.IsZero() {
 		return written
 	}
 
 	// The node controller sets Unknown and leaves the heartbeat as the kubelet wrote it.
 	return afterReboot(update, ready.LastHeartbeatTime.Time, now)
-}
-
-// statusWritten is when a field manager changed the status last, by the API server's clock; zero: it does not say.
-func statusWritten(entries []metav1.ManagedFieldsEntry, manager string, now time.Time) time.Time {
-	var newest time.Time
-	for _, entry := range entries {
-		if entry.Manager == manager && entry.Subresource == "status" && entry.Time != nil && entry.Time.After(newest) {
-			newest = entry.Time.Time
-		}
-	}
-	if newest.After(now) {
-		return now
-	}
-
-	return newest
 }
 
 // afterReboot is a time of the node's clock, if it can be right: with a wrong clock only what came after the reboot is
