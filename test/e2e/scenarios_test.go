@@ -14,6 +14,21 @@ import (
 	"github.com/stayput-dev/stayput/test/lab/osbuild"
 )
 
+// Scenarios are played side by side, and one counts what is fetched of its image.
+func TestNoTwoScenariosShareAnImage(t *testing.T) {
+	t.Parallel()
+
+	asked := map[osbuild.Variant]string{}
+
+	for _, scenario := range Scenarios() {
+		if other, found := asked[scenario.To]; found {
+			t.Errorf("%s and %s are both of OS %s", scenario.Name, other, scenario.To)
+		}
+
+		asked[scenario.To] = scenario.Name
+	}
+}
+
 // A machine refuses what is not newer than what it runs, and a version that it has tried in vain is in its spare slot
 // still: so the versions of each machine rise from scenario to scenario.
 func TestEachMachineIsToldNewerVersionsOnly(t *testing.T) {
