@@ -65,7 +65,7 @@ func (l *Lab) pack(ctx context.Context, cache string, built osbuild.Image) (Imag
 		Variant: built.Variant, Tag: built.Variant.Version, Layout: filepath.Join(cache, "oci-"+built.Variant.String()+"-"+key),
 	}
 	if dirExists(image.Layout) {
-		return image, markUsed(image.Layout)
+		return image, tools.MarkUsed(image.Layout)
 	}
 
 	work, err := os.MkdirTemp(cache, ".oci-")
@@ -117,7 +117,7 @@ func packKey(built osbuild.Image) (string, error) {
 func (l *Lab) MakeDisk(ctx context.Context, image Image) (string, error) {
 	path := image.Layout + ".disk"
 	if _, err := os.Stat(path); err == nil {
-		return path, markUsed(path)
+		return path, tools.MarkUsed(path)
 	}
 
 	source, err := osimage.OpenLayout(ctx, image.Layout, image.Tag)

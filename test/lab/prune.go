@@ -15,17 +15,6 @@ const keepUnused = 3 * 24 * time.Hour
 // builds are the names of what osbuild and this package keep in the cache, one for each state of their inputs.
 func builds() []string { return []string{"osbuild-*", "oci-*", ".oci-*"} }
 
-// markUsed makes a build of the cache one that was used now.
-func markUsed(path string) error {
-	now := time.Now()
-
-	if err := os.Chtimes(path, now, now); err != nil {
-		return fmt.Errorf("noting the use of %s: %w", path, err)
-	}
-
-	return nil
-}
-
 // prune removes the builds that nobody has used for a while.
 func prune(cache string, now time.Time) error {
 	var errs []error

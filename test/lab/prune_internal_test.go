@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/stayput-dev/stayput/test/lab/tools"
 )
 
 func TestPruneKeepsWhatIsUsed(t *testing.T) {
@@ -28,7 +30,7 @@ func TestPruneKeepsWhatIsUsed(t *testing.T) {
 		}
 	}
 
-	if err := markUsed(filepath.Join(cache, "oci-used")); err != nil {
+	if err := tools.MarkUsed(filepath.Join(cache, "oci-used")); err != nil {
 		t.Fatal(err)
 	}
 

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/stayput-dev/stayput/test/lab/process"
+	"github.com/stayput-dev/stayput/test/lab/tools"
 )
 
 const (
@@ -24,7 +23,9 @@ const (
 	dirMode  = 0o700
 	fileMode = 0o600
 
-	libvirtWait  = 60 * time.Second
+	libvirtWait = 60 * time.Second
+	// lockWait is longer than another lab may take to start libvirtd, or to stop it and virtlogd.
+	lockWait     = 2 * libvirtWait
 	libvirtGrace = 15 * time.Second
 	virshWait    = 60 * time.Second
 	pollInterval = 100 * time.Millisecond
@@ -58,7 +59,7 @@ func ConnectLibvirt(ctx context.Context, dir string) (*Libvirt, error) {
 
 // ensure starts what does not run.
 func (l *Libvirt) ensure(ctx context.Context) error {
-	unlock, err := l.lock()
+	unlock, err := l.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func (l *Libvirt) start(program string) error {
 func ReleaseLibvirt(ctx context.Context, dir string) error {
 	libvirt := &Libvirt{dir: dir}
 
-	unlock, err := libvirt.lock()
+	unlock, err := libvirt.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func ReleaseLibvirt(ctx context.Context, dir string) error {
 
 	if running.Alive() {
 		// Not by virsh, which would wait for the lock that is held here.
-		if domains, err := libvirt.domains(ctx, libvirt.run); err != nil || len(domains) > 0 {
+		if domains, err := libvirt.run(ctx, listDomains()...); err != nil || strings.TrimSpace(domains) != "" {
 			return err
 		}
 	}
@@ -147,18 +148,16 @@ func ReleaseLibvirt(ctx context.Context, dir string) error {
 }
 
 // Domains are the names of all domains, running or not, of labs and of others.
-func (l *Libvirt) Domains(ctx context.Context) ([]string, error) { return l.domains(ctx, l.virsh) }
-
-func (l *Libvirt) domains(
-	ctx context.Context, virsh func(ctx context.Context, args ...string) (string, error),
-) ([]string, error) {
-	output, err := virsh(ctx, "list", "--all", "--name")
+func (l *Libvirt) Domains(ctx context.Context) ([]string, error) {
+	output, err := l.virsh(ctx, listDomains()...)
 	if err != nil {
 		return nil, err
 	}
 
 	return strings.Fields(output), nil
 }
+
+func listDomains() []string { return []string{"list", "--all", "--name"} }
 
 // capabilities is the part of `virsh capabilities` that is used here.
 type capabilities struct {
@@ -234,19 +233,14 @@ func (l *Libvirt) wait(ctx context.Context) error {
 }
 
 // lock keeps two labs from starting or stopping libvirtd at the same time.
-func (l *Libvirt) lock() (func(), error) {
-	if err := os.MkdirAll(l.dir, dirMode); err != nil {
-		return nil, fmt.Errorf("making the directory of libvirtd: %w", err)
-	}
+func (l *Libvirt) lock(ctx context.Context) (func(), error) {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
 
-	file, err := os.OpenFile(filepath.Join(l.dir, "lock"), os.O_CREATE|os.O_RDWR, fileMode)
+	unlock, err := tools.Lock(ctx, filepath.Join(l.dir, "lock"), func() {})
 	if err != nil {
-		return nil, fmt.Errorf("opening the lock of libvirtd: %w", err)
+		return nil, fmt.Errorf("locking libvirtd: %w", err)
 	}
 
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("locking libvirtd: %w", err), file.Close())
-	}
-
-	return func() { _ = file.Close() }, nil
+	return unlock, nil
 }

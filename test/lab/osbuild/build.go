@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/stayput-dev/stayput/test/lab/tools"
 )
 
 // Image is the five parts of a built version, as files named by their role in Dir.
@@ -73,49 +73,23 @@ func build(ctx context.Context, inputs Inputs, variant Variant) (Image, error) {
 // store is the cache, locked for this process.
 type store struct {
 	inputs Inputs
-	lock   *os.File
+	// close gives the lock back.
+	close func()
 }
 
 const (
-	lockPoll   = 200 * time.Millisecond
 	modeFolder = 0o755
 )
 
 func openStore(ctx context.Context, inputs Inputs) (*store, error) {
-	if err := os.MkdirAll(inputs.Cache, modeFolder); err != nil {
-		return nil, fmt.Errorf("opening the cache: %w", err)
-	}
+	path := filepath.Join(inputs.Cache, "osbuild.lock")
 
-	lock, err := os.OpenFile(filepath.Join(inputs.Cache, "osbuild.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err := tools.Lock(ctx, path, func() { inputs.logf("waiting for another build (%s)", path) })
 	if err != nil {
 		return nil, fmt.Errorf("opening the cache: %w", err)
 	}
 
-	for waiting := false; ; waiting = true {
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return &store{inputs: inputs, lock: lock}, nil
-		}
-
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", lock.Name(), err), lock.Close())
-		}
-
-		if !waiting {
-			inputs.logf("waiting for another build (%s)", lock.Name())
-		}
-
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("waiting for another build: %w", ctx.Err()), lock.Close())
-		case <-time.After(lockPoll):
-		}
-	}
-}
-
-// close gives the lock back; closing the file is what does it.
-func (s *store) close() {
-	_ = s.lock.Close()
+	return &store{inputs: inputs, close: unlock}, nil
 }
 
 // once returns the folder of that name, after fill has filled it, if it was not there yet. A folder is there in full
@@ -123,7 +97,9 @@ func (s *store) close() {
 func (s *store) once(name, what string, fill func(dir string) error) (string, error) {
 	final := filepath.Join(s.inputs.Cache, name)
 	if _, err := os.Stat(final); err == nil {
-		return final, s.used(name)
+		top, _, _ := strings.Cut(name, string(filepath.Separator))
+
+		return final, tools.MarkUsed(filepath.Join(s.inputs.Cache, top))
 	}
 
 	begin := time.Now()
@@ -156,18 +132,6 @@ func (s *store) once(name, what string, fill func(dir string) error) (string, er
 	return final, nil
 }
 
-// used gives the folder at the top of the cache the time of its last use, so that old ones can be told.
-func (s *store) used(name string) error {
-	top, _, _ := strings.Cut(name, string(filepath.Separator))
-	now := time.Now()
-
-	if err := os.Chtimes(filepath.Join(s.inputs.Cache, top), now, now); err != nil {
-		return fmt.Errorf("noting the use of %s: %w", top, err)
-	}
-
-	return nil
-}
-
 // versionParts are what all versions share.
 type versionParts struct {
 	base, initrd, state string
@@ -190,10 +154,10 @@ func buildVersion(ctx context.Context, store *store, parts versionParts, variant
 		return Image{}, err
 	}
 
-	tools := chroot{root: filepath.Join(parts.base, "tree")}
+	inside := chroot{root: filepath.Join(parts.base, "tree")}
 
 	dir, err := store.once(filepath.Join("osbuild-"+name, variant.String()), "OS "+variant.String(),
-		func(dir string) error { return makeVersion(ctx, tools, store.inputs, parts, variant, dir) })
+		func(dir string) error { return makeVersion(ctx, inside, store.inputs, parts, variant, dir) })
 	if err != nil {
 		return Image{}, err
 	}

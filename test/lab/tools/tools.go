@@ -92,6 +92,17 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "stayput-lab"), nil
 }
 
+// MarkUsed gives a build in the cache the time of its last use, so that old ones can be told.
+func MarkUsed(path string) error {
+	now := time.Now()
+
+	if err := os.Chtimes(path, now, now); err != nil {
+		return fmt.Errorf("noting the use of %s: %w", path, err)
+	}
+
+	return nil
+}
+
 // Dir is where the set's programs are once Ensure has returned.
 func (s Set) Dir() (string, error) {
 	cache, err := CacheDir()
@@ -141,7 +152,7 @@ func Ensure(ctx context.Context, root string, set Set, report Report) (string, e
 		return dir, nil
 	}
 
-	unlock, err := lock(ctx, dir+".lock", func() { report("waiting for another build of %s", set.name) })
+	unlock, err := Lock(ctx, dir+".lock", func() { report("waiting for another build of %s", set.name) })
 	if err != nil {
 		return "", err
 	}
@@ -260,8 +271,9 @@ func built(dir string) string {
 	return "done " + strings.Join(names, ", ")
 }
 
-// lock takes an exclusive flock on the file, which the kernel gives back when its holder dies.
-func lock(ctx context.Context, path string, waiting func()) (func(), error) {
+// Lock takes an exclusive flock on the file, which the kernel gives back when its holder dies, and returns what gives it
+// back. waiting is called now and then while another holds it. The context bounds the wait.
+func Lock(ctx context.Context, path string, waiting func()) (func(), error) {
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return nil, fmt.Errorf("making the lock's directory: %w", err)
 	}
