@@ -90,7 +90,7 @@ func (w World) afterOutage() Decision {
 // alive waits for the agent of a machine that shows life while its agent is not done. The deadline moves on only when
 // it has come, or what is said changes: signs come every minute, and each write would be one more event.
 func (w World) alive(now time.Time) Decision {
-	until := w.lifeSign(now).Add(w.SilentAfter)
+	until := w.aliveUntil(w.lifeSign(now))
 	if w.watching() && w.deadline().After(until) {
 		until = w.deadline()
 	}
@@ -246,7 +246,7 @@ func (w World) confirm(now time.Time) Decision {
 
 // stillWanted tells whether nothing but the BMC could keep a stored intent from being sent.
 func (w World) stillWanted() bool {
-	return watched(w.Phase) && w.Phase == w.PhaseBefore && !w.LastSign.After(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before) &&
+	return watched(w.Phase) && w.Phase == w.PhaseBefore && w.LastSign.Before(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before) &&
 		!w.Settings.Disabled && w.Host.NotFound == "" && w.Host.Busy == ""
 }
 

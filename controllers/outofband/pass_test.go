@@ -1,6 +1,9 @@
 package outofband
 
 import (
+	"flag"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,16 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
 )
+
+// TestMain makes more schedules than rapid's hundred, if the command line does not say otherwise: a fault that was seen
+// in one of a thousand must not wait for luck. They take a second.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "4000"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // runFor makes passes as a controller would, until the machine has been watched for so long.
 func (s *simulation) runFor(t *testing.T, d time.Duration) {
@@ -377,6 +390,59 @@ func TestKubeletShowsLifeThenDies(t *testing.T) {
 	s.runFor(t, 2*time.Minute)
 	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
 		t.Errorf("sent %q, want a second reset", s.actions())
+	}
+}
+
+// A machine that said something after its reset and went silent anew has the whole time of a reset, however short
+// silentAfter is.
+func TestResetsAreNeverCloserThanSilentAfterReset(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.world.SilentAfter = time.Minute
+	s.runFor(t, 2*time.Minute)
+	s.lives(life{agent: true})
+	s.advance(time.Second)
+	s.lives(life{})
+	s.runFor(t, testSilentAfterReset-2*time.Minute)
+	if s.actions() != "ForceRestart" {
+		t.Errorf("sent %q", s.actions())
+	}
+	s.runFor(t, 5*time.Minute)
+	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+		t.Errorf("sent %q", s.actions())
+	}
+}
+
+// A sign of the very moment at which an intent was decided is not of before it.
+func TestASignAtTheDecisionIsOfAfterIt(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.says(v1alpha1.PhaseProving, life{agent: true})
+	s.lives(life{})
+	s.after = func(_ int, name string) {
+		if name == "store" && s.status.Intent != nil {
+			panic(crash{})
+		}
+	}
+	for killed := false; !killed; {
+		after, now, err := s.run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.advance(after)
+		killed = now
+	}
+	s.after = nil
+	s.lives(life{kubelet: true})
+	s.runFor(t, 15*time.Second)
+	s.lives(life{})
+	s.runFor(t, testSilentAfter)
+	if len(s.sent) > 0 {
+		t.Errorf("sent %q although the machine showed life within %s", s.actions(), testSilentAfter)
+	}
+	s.runFor(t, 2*time.Minute)
+	if s.actions() != "ForceRestart" {
+		t.Errorf("sent %q", s.actions())
 	}
 }
 

@@ -243,16 +243,23 @@ func (w World) lastAction() *bmc.Sent {
 	if w.Status == nil || w.Status.Intent == nil {
 		return nil
 	}
+	last := w.sentLast()
+	if !w.LastSign.Before(last.At) {
+		return nil
+	}
+
+	return &last
+}
+
+// sentLast is the action of the stored intent, which must be there, with the time at which it was sent or decided.
+func (w World) sentLast() bmc.Sent {
 	intent := w.Status.Intent
 	at := intent.DecidedAt.Time
 	if intent.SentAt != nil {
 		at = intent.SentAt.Time
 	}
-	if w.LastSign.After(at) {
-		return nil
-	}
 
-	return &bmc.Sent{Action: bmc.Action(intent.Action), At: at}
+	return bmc.Sent{Action: bmc.Action(intent.Action), At: at}
 }
 
 // lifeSign is when the machine gave its newest sign of life. While an action waits for a sign that is newer than
@@ -270,9 +277,23 @@ func (w World) lifeSign(now time.Time) time.Time {
 	}
 }
 
+// aliveUntil is how long a machine that gave this sign counts as alive. A machine that was reset and went silent anew
+// has the time of a reset, too: two resets are never closer, whatever it said in between.
+func (w World) aliveUntil(sign time.Time) time.Time {
+	until := sign.Add(w.SilentAfter)
+	if w.Status == nil || w.Status.Intent == nil {
+		return until
+	}
+	if ends := w.resetEnds(w.sentLast()); ends.After(until) {
+		return ends
+	}
+
+	return until
+}
+
 // isAlive tells whether the machine gave a sign of life after the last action, and recently.
 func (w World) isAlive(now time.Time) bool {
 	sign := w.lifeSign(now)
 
-	return !sign.IsZero() && now.Before(sign.Add(w.SilentAfter))
+	return !sign.IsZero() && now.Before(w.aliveUntil(sign))
 }
