@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -50,6 +52,9 @@ type HealthSettings struct {
 	NodeReady metav1.Duration `json:"nodeReady,omitzero"`
 }
 
+// DefaultSilentAfter is the default of spec.reboot.silentAfter, for objects that were made before it had one.
+const DefaultSilentAfter = 15 * time.Minute
+
 // RebootSettings bounds the reboot.
 type RebootSettings struct {
 	// Tries is how often the boot loader may start the new slot before it falls back. Default 3.
@@ -59,7 +64,9 @@ type RebootSettings struct {
 	// +optional
 	Tries int32 `json:"tries,omitempty"`
 	// SilentAfter is how long a machine that was told to reboot may stay silent before it is looked at through its
-	// BMC. It includes shutdown, POST and boot. Default 15m.
+	// BMC. It includes shutdown, POST and boot. Once its agent is back, the machine may be silent at least as long as
+	// one that is well may be: 3 minutes, and while it is proved the longest deadline of health and 5 minutes. It is
+	// also how long an agent may owe an answer before the HostPool says AgentSilent. Default 15m.
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -80,7 +87,8 @@ type OutOfBandSettings struct {
 	// +kubebuilder:validation:Maximum=20
 	// +optional
 	MaxResets *int32 `json:"maxResets,omitempty"`
-	// SilentAfterReset is how long the machine may stay silent after a reset before the next one. Default 10m.
+	// SilentAfterReset is how long the machine may stay silent after a reset before the next one. Two resets of an
+	// attempt are never closer, also when it showed life in between. Default 10m.
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32

@@ -202,7 +202,7 @@ func TestDefaultsAreWhatTheDocsSay(t *testing.T) {
 	t.Parallel()
 
 	minutes := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Minute} }
-	reboot := v1alpha1.RebootSettings{Tries: 3, SilentAfter: minutes(15)}
+	reboot := v1alpha1.RebootSettings{Tries: 3, SilentAfter: metav1.Duration{Duration: v1alpha1.DefaultSilentAfter}}
 	health := v1alpha1.HealthSettings{APIServer: minutes(5), ContainerRuntime: minutes(5), Kubelet: minutes(5), NodeReady: minutes(10)}
 	outOfBand := v1alpha1.OutOfBandSettings{MaxResets: ptr.To[int32](4), SilentAfterReset: minutes(10)}
 

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/stayput-dev/stayput/test/apiserver"
 	"github.com/stayput-dev/stayput/test/lab/tools"
 )
 
@@ -40,7 +39,11 @@ func TestEveryKustomizationIsAccepted(t *testing.T) {
 	t.Parallel()
 	server := start(t)
 	kubectl(t, server, "apply", "-k", "../namespace") // what a dry run makes is not there for the next object
-	monitoring, err := tools.CRDs(t.Context(), apiserver.Root(), "prometheus")
+	root, err := tools.RepositoryRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	monitoring, err := tools.CRDs(t.Context(), root, "prometheus")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -334,7 +334,7 @@ func (l *lab) foundIntent(t *testing.T) {
 func (l *lab) silentAfterItWasBack(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	const name, patience = "hangs", defaultSilentAfter + time.Minute
+	const name, patience = "hangs", v1alpha1.DefaultSilentAfter + time.Minute
 	l.machine(t, g, name, uuidOf(4), bmcPassword, 24*time.Hour)
 	l.node(t, g, name, managerKubelet, func(status *corev1.NodeStatus) {
 		status.NodeInfo.BootID = "new"

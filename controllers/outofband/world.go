@@ -73,7 +73,6 @@ type Problem struct {
 
 // The API's defaults, for objects that were made before a default was.
 const (
-	defaultSilentAfter      = 15 * time.Minute
 	defaultSilentAfterReset = 10 * time.Minute
 	defaultMaxResets        = 4
 	// defaultNodeReady is the longest of spec.health's defaults.
@@ -139,7 +138,7 @@ func longestGate(health v1alpha1.HealthSettings) time.Duration {
 func patience(update *v1alpha1.NodeUpdate) time.Duration {
 	after := update.Spec.Reboot.SilentAfter.Duration
 	if after <= 0 {
-		after = defaultSilentAfter
+		after = v1alpha1.DefaultSilentAfter
 	}
 	switch update.Status.Phase {
 	case v1alpha1.PhaseProving:

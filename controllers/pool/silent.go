@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	// defaultSilentAfter is the API's default of spec.reboot.silentAfter, for objects that were made before it was.
-	defaultSilentAfter = 15 * time.Minute
 	// armTime is how long an agent may say Arming before it goes or refuses: its own deadline.
 	armTime = 10 * time.Minute
 	// rungTime is how much later than an agent its machine may count as silent: the node controller takes a minute to see
@@ -166,7 +164,7 @@ func (d Decision) silent() int {
 
 func (m *member) silentAfter() time.Duration {
 	if m.update == nil || m.update.Spec.Reboot.SilentAfter.Duration <= 0 {
-		return defaultSilentAfter
+		return v1alpha1.DefaultSilentAfter
 	}
 
 	return m.update.Spec.Reboot.SilentAfter.Duration

@@ -218,7 +218,7 @@ func TestSilentAgents(t *testing.T) {
 func TestSilentAfterTheConditionOfAnOlderController(t *testing.T) {
 	t.Parallel()
 	world := oneNode(begunSince(time.Hour), told)
-	world.Now = world.Now.Add(defaultSilentAfter)
+	world.Now = world.Now.Add(v1alpha1.DefaultSilentAfter)
 	if decision := Decide(world); decision.Nodes[0].Silent == "" {
 		t.Error("the agent does not count as silent")
 	}

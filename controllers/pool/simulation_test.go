@@ -326,7 +326,7 @@ func silentAfterOf(update *v1alpha1.NodeUpdate) time.Duration {
 		return after
 	}
 
-	return defaultSilentAfter
+	return v1alpha1.DefaultSilentAfter
 }
 
 func (s *simulation) check(t *rapid.T) {

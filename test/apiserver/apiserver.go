@@ -64,14 +64,18 @@ func Start(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	metal3CRDs, err := tools.CRDs(ctx, Root(), "metal3")
+	root, err := tools.RepositoryRoot()
+	if err != nil {
+		return nil, err
+	}
+	metal3CRDs, err := tools.CRDs(ctx, root, "metal3")
 	if err != nil {
 		return nil, err
 	}
 	environment := &envtest.Environment{
 		Scheme:                   scheme,
 		BinaryAssetsDirectory:    assets,
-		CRDDirectoryPaths:        []string{filepath.Join(Root(), "config", "crd", "bases"), metal3CRDs},
+		CRDDirectoryPaths:        []string{filepath.Join(root, "config", "crd", "bases"), metal3CRDs},
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  stopTimeout,
@@ -103,19 +107,6 @@ func Kubectl() (string, error) {
 	assets, err := binaries()
 
 	return filepath.Join(assets, "kubectl"), err
-}
-
-// Root is the folder of the repository.
-func Root() string {
-	dir, err := os.Getwd()
-	for err == nil && dir != string(filepath.Separator) {
-		if _, statErr := os.Stat(filepath.Join(dir, "go.mod")); statErr == nil {
-			return dir
-		}
-		dir = filepath.Dir(dir)
-	}
-
-	return "."
 }
 
 func binaries() (string, error) {
