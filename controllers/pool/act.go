@@ -350,6 +350,11 @@ func (a *actor) patchNode(ctx context.Context, name string, makers ...func(*core
 
 func (a *actor) event(node, eventType, reason, action, note string, args ...any) {
 	if object := a.world.Nodes[node]; object != nil {
-		a.cluster.Events().Eventf(object, nil, eventType, reason, action, note, args...)
+		a.cluster.Events().Eventf(object, nil, eventType, reason, action, "%s", notef(note, args...))
 	}
+}
+
+// notef is the text of an event, no longer than the API server takes.
+func notef(format string, args ...any) string {
+	return v1alpha1.Cut(fmt.Sprintf(format, args...), v1alpha1.MaxNote)
 }

@@ -262,8 +262,8 @@ func (r *Reconciler) storePoison(ctx context.Context, world World, decision Deci
 		return fmt.Errorf("storing poisoned releases: %w", err)
 	}
 	for _, p := range decision.Poison {
-		r.Events.Eventf(pool, nil, corev1.EventTypeWarning, "Halted", "Update",
-			"release %s failed on node %s: %s", p.Version, p.Node, p.Reason)
+		r.Events.Eventf(pool, nil, corev1.EventTypeWarning, "Halted", "Update", "%s",
+			notef("release %s failed on node %s: %s", p.Version, p.Node, p.Reason))
 	}
 
 	return nil

@@ -1,8 +1,10 @@
 package pool
 
 import (
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -163,6 +165,38 @@ func TestARefusedImageHaltsWithoutAnOutage(t *testing.T) {
 	s.Eventually(s.condition(v1alpha1.ConditionHalted)).Should(gomega.Equal(halted))
 	s.clean(names...)
 	s.Expect(s.fleet.MostOut()).To(gomega.Equal(0))
+}
+
+// The events API refuses a note of more than 1024 bytes, and nobody hears of that.
+func TestAnAgentThatSaysMuchStillMakesEvents(t *testing.T) {
+	t.Parallel()
+	s := start(t, "much", server)
+	s.fleet.Ends("1.2.0", fakeagent.Ending{
+		Phase: v1alpha1.PhaseRolledBack, Reason: v1alpha1.ReasonHealthGateFailed, Message: strings.Repeat("é", v1alpha1.MaxMessage/2),
+	})
+	s.addNode(1)
+	s.addPool("1.2.0")
+	for reason, begins := range map[string]string{
+		"Halted": "release 1.2.0 failed on node much-1: HealthGateFailed: éé", string(RolledBack): "attempt ",
+	} {
+		s.Eventually(func() string { return s.note(reason) }).Should(gomega.HavePrefix(begins), "the event %s", reason)
+		note := s.note(reason)
+		s.Expect(utf8.ValidString(note)).To(gomega.BeTrue(), note)
+		s.Expect(note).To(gomega.HaveSuffix("é …"))
+	}
+}
+
+// note is that of the event of a reason about one of the scenario's objects, "" for none.
+func (s *scenario) note(reason string) string {
+	var list eventsv1.EventList
+	s.Expect(s.nodes.List(s.ctx, &list)).To(gomega.Succeed())
+	for _, event := range list.Items {
+		if event.Reason == reason && (event.Regarding.Namespace == s.name || strings.HasPrefix(event.Regarding.Name, s.name+"-")) {
+			return event.Note
+		}
+	}
+
+	return ""
 }
 
 func TestAnotherCluster(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/stayput-dev/stayput/controllers/hosts"
 )
 
-// maxMessage bounds a condition's message; the API allows 32 KiB, a person reads less.
+// maxMessage bounds a condition's message, in bytes; the API allows 32 KiB, a person reads less.
 const maxMessage = 1024
 
 // report turns what a pass has found into the pool's status.
@@ -31,11 +31,8 @@ func (r *report) set(pool *v1alpha1.HostPool, conditionType string, holds bool, 
 	if holds {
 		status = metav1.ConditionTrue
 	}
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
-	}
 	meta.SetStatusCondition(&pool.Status.Conditions, metav1.Condition{
-		Type: conditionType, Status: status, Reason: reason, Message: message,
+		Type: conditionType, Status: status, Reason: reason, Message: v1alpha1.Cut(message, maxMessage),
 		ObservedGeneration: pool.Generation, LastTransitionTime: metav1.NewTime(r.now),
 	})
 }
