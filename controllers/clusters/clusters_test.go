@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -145,4 +146,44 @@ func TestAServerThatDiesIsFoundAndReconnected(t *testing.T) {
 	g.Eventually(kind, waitFor).Should(gomega.Equal(Unreachable))
 	proxy.down.Store(false)
 	g.Eventually(kind, waitFor).Should(gomega.BeEmpty())
+}
+
+// By the cache's answer it is decided whether an agent is silent, whatever the clock of its node says.
+func TestACachedNodeUpdateTellsWhenItsAgentWrote(t *testing.T) {
+	t.Parallel()
+	g := gomega.NewWithT(t)
+	home := startServer(t)
+	registry, _ := startRegistry(t, home)
+	ctx, now := t.Context(), time.Now().Add(time.Hour) // the API server's clock is not held against it
+	local, err := registry.Get(ctx, Key{})
+	g.Expect(err).NotTo(gomega.HaveOccurred())
+	update := &v1alpha1.NodeUpdate{ObjectMeta: metav1.ObjectMeta{Name: "far"}}
+	update.Spec = v1alpha1.NodeUpdateSpec{
+		Door: v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "pool", Host: "far"}, Attempt: "a1",
+		Release: v1alpha1.NodeRelease{OS: v1alpha1.OSRelease{
+			Image: "registry.test/os@sha256:" + strings.Repeat("a", 64), Version: "1.1.0",
+		}},
+	}
+	g.Expect(home.Client.Create(ctx, update, client.FieldOwner(v1alpha1.FieldManagerOrchestrator))).To(gomega.Succeed())
+	g.Expect(home.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeUpdate", "metadata": map[string]any{"name": "far"},
+		"status": map[string]any{"attempt": "a1", "phase": string(v1alpha1.PhaseProving)},
+	}}), client.FieldOwner(v1alpha1.FieldManagerAgent))).To(gomega.Succeed())
+
+	live, cached := &v1alpha1.NodeUpdate{}, &v1alpha1.NodeUpdate{}
+	g.Expect(local.Live().Get(ctx, client.ObjectKey{Name: "far"}, live)).To(gomega.Succeed())
+	written := v1alpha1.StatusWrittenAt(live, v1alpha1.FieldManagerAgent, now)
+	g.Expect(written).To(gomega.BeTemporally("~", time.Now(), time.Minute))
+	g.Eventually(func() string {
+		g.Expect(client.IgnoreNotFound(local.Client().Get(ctx, client.ObjectKey{Name: "far"}, cached))).To(gomega.Succeed())
+
+		return cached.ResourceVersion
+	}, waitFor).Should(gomega.Equal(live.ResourceVersion))
+	g.Expect(v1alpha1.StatusWrittenAt(cached, v1alpha1.FieldManagerAgent, now)).To(gomega.BeTemporally("==", written))
+	g.Expect(cached.ManagedFields).To(gomega.HaveLen(len(live.ManagedFields)))
+	for i, entry := range cached.ManagedFields {
+		want := live.ManagedFields[i]
+		want.FieldsV1 = nil // it is as large as all else of the object
+		g.Expect(entry).To(gomega.Equal(want))
+	}
 }

@@ -28,7 +28,9 @@ const (
 )
 
 // CacheOptions are the cache options of every connection, also right for the manager's own cache: only what the
-// controllers read is kept, without the parts of a Node that nobody reads (managed fields, image lists).
+// controllers read is kept, without the parts that nobody reads: a Node's image list, and managed fields, of which a
+// NodeUpdate keeps who wrote it when (see v1alpha1.StatusWrittenAt). So what comes from these caches must not be sent
+// back whole; NodeUpdates are written by server-side apply of objects of their own.
 func CacheOptions(scheme *runtime.Scheme) cache.Options {
 	strip := cache.TransformStripManagedFields()
 
@@ -37,14 +39,31 @@ func CacheOptions(scheme *runtime.Scheme) cache.Options {
 		DefaultTransform: strip,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Node{}: {Transform: func(object any) (any, error) {
-				if node, ok := object.(*corev1.Node); ok {
+				if node, ok := object.(*corev1.Node); ok && node.Status.Images != nil {
 					node.Status.Images = nil
 				}
 
 				return strip(object)
 			}},
+			&v1alpha1.NodeUpdate{}: {Transform: stripFieldsWritten},
 		},
 	}
+}
+
+// stripFieldsWritten keeps of the managed fields who wrote when, and takes off which fields. An informer may give an
+// object again that is in the cache already, and being read: it must be left as it is.
+func stripFieldsWritten(object any) (any, error) {
+	update, ok := object.(*v1alpha1.NodeUpdate)
+	if !ok {
+		return object, nil
+	}
+	for i := range update.ManagedFields {
+		if update.ManagedFields[i].FieldsV1 != nil {
+			update.ManagedFields[i].FieldsV1 = nil
+		}
+	}
+
+	return object, nil
 }
 
 // connection is one remote cluster, connected or being connected.
