@@ -64,15 +64,26 @@ type RebootSettings struct {
 	// +optional
 	Tries int32 `json:"tries,omitempty"`
 	// SilentAfter is how long a machine that was told to reboot may stay silent before it is looked at through its
-	// BMC. It includes shutdown, POST and boot. Once its agent is back, the machine may be silent at least as long as
-	// one that is well may be: 3 minutes, and while it is proved the longest deadline of health and 5 minutes. It is
-	// also how long an agent may owe an answer before the HostPool says AgentSilent. Default 15m.
+	// BMC. It includes shutdown, POST and boot, and where a new version that comes up without a network is to fall back
+	// by itself before it is reset, also the deadline of health.apiServer and the same once more. While the machine is
+	// proved the longest deadline of health is added, and while its slot is armed 10 minutes; when its agent reports it
+	// is 3 minutes at least. It is also how long an agent may owe an answer before the HostPool says AgentSilent.
+	// Default 15m.
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
 	SilentAfter metav1.Duration `json:"silentAfter,omitzero"`
+}
+
+// Patience is SilentAfter, or its default.
+func (r RebootSettings) Patience() time.Duration {
+	if r.SilentAfter.Duration <= 0 {
+		return DefaultSilentAfter
+	}
+
+	return r.SilentAfter.Duration
 }
 
 // OutOfBandSettings says what may be done through the BMC of a machine that is silent.

@@ -303,7 +303,8 @@ const (
 
 // PowerIntent is a power action that was decided. It is stored before the action is sent.
 type PowerIntent struct {
-	// ID is unique to the action: attempt ID and ordinal.
+	// ID names the action within the attempt: attempt ID, number of the reset and action. One that was withdrawn before
+	// it was sent may be decided anew under the same ID.
 	ID string `json:"id"`
 	// Action is ForceRestart, or ForceOff and On where the BMC offers no restart.
 	// +kubebuilder:validation:Enum=ForceRestart;ForceOff;On

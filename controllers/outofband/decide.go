@@ -70,7 +70,7 @@ func Decide(w World, now time.Time) Decision {
 	case w.isAlive(now):
 		return w.alive(now)
 	case w.watching() && now.Before(w.deadline()):
-		return wait(w.Status, w.deadline().Sub(now))
+		return w.waitOn(w.Status, now)
 	default:
 		return w.silent(now)
 	}
@@ -100,10 +100,25 @@ func (w World) alive(now time.Time) Decision {
 	}
 	same := status.Phase == w.Status.Phase && status.Message == w.Status.Message
 	if same && now.Before(w.deadline()) {
-		return wait(w.Status, w.deadline().Sub(now))
+		status = w.Status
 	}
 
-	return wait(status, until.Sub(now))
+	return w.waitOn(status, now)
+}
+
+// waitOn waits for the deadline of a status. One that is farther off than a machine may be silent from now on is of
+// earlier settings, or of an earlier phase, which was more patient: the new ones reach at once.
+func (w World) waitOn(status *v1alpha1.OutOfBandStatus, now time.Time) Decision {
+	w.Status = status
+	if most := w.aliveUntil(now); w.deadline().After(most.Add(time.Second)) {
+		message := status.Message
+		if status.Phase == v1alpha1.OutOfBandWatching {
+			message = w.waitText()
+		}
+		w.Status = w.status(status.Phase, status.Reason, message, most)
+	}
+
+	return wait(w.Status, w.deadline().Sub(now))
 }
 
 // silent decides about a machine whose deadline has passed, or that is being reset.
@@ -112,7 +127,7 @@ func (w World) silent(now time.Time) Decision {
 	if last != nil && w.Status.Reason == v1alpha1.OutOfBandWaitingAfterReset && now.Before(w.resetEnds(*last)) {
 		return wait(w.Status, w.resetEnds(*last).Sub(now))
 	}
-	if stop := w.obstacle(); stop != nil {
+	if stop := w.obstacle(now); stop != nil {
 		return *stop
 	}
 	if w.Seen == nil {
@@ -135,13 +150,17 @@ func (w World) silent(now time.Time) Decision {
 }
 
 // obstacle is a reason not to reach for the BMC.
-func (w World) obstacle() *Decision {
+func (w World) obstacle(now time.Time) *Decision {
 	phase, deadline := v1alpha1.OutOfBandSilent, w.deadline()
-	if last := w.lastAction(); last != nil {
+	last := w.lastAction()
+	if last != nil {
 		phase, deadline = v1alpha1.OutOfBandResetting, w.resetEnds(*last)
 	}
+	spent := w.Status.Resets >= w.Settings.MaxResets && (last == nil || !now.Before(deadline))
 	decision := Decision{}
 	switch {
+	case w.Host.NotFound != "" && spent:
+		decision = w.resetsUsedUp("; it could not be reset, either: " + w.Host.NotFound)
 	case w.Host.NotFound != "":
 		decision = wait(w.status(phase, v1alpha1.OutOfBandHostNotFound,
 			"the machine is silent and cannot be reset: "+w.Host.NotFound, deadline), pollHost)
@@ -152,9 +171,13 @@ func (w World) obstacle() *Decision {
 			time.Time{}), pollIdle)
 	case w.Settings.Disabled:
 		return nil
+	case w.Host.Busy != "" && spent:
+		decision = w.resetsUsedUp("; nothing is done to it now: " + w.Host.Busy)
 	case w.Host.Busy != "":
 		decision = wait(w.status(phase, v1alpha1.OutOfBandHostBusy,
 			"the machine is silent and is reset as soon as the host is free: "+w.Host.Busy, deadline), pollHost)
+	case w.Problem != nil && spent:
+		decision = w.resetsUsedUp("")
 	case w.Problem != nil:
 		decision = wait(w.status(phase, w.Problem.Reason,
 			"the machine is silent; this is tried again: "+w.Problem.Text, deadline), pollHost)
@@ -165,12 +188,17 @@ func (w World) obstacle() *Decision {
 	return &decision
 }
 
+// resetsUsedUp asks a person, and looks at the power now and then: they may switch it.
+func (w World) resetsUsedUp(more string) Decision {
+	return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp, fmt.Sprintf(
+		"the machine is silent%s after %d of %d resets%s; look at its console, then repair or reset it by hand, "+
+			"or raise spec.outOfBand.maxResets", w.powerText(), w.Status.Resets, w.Settings.MaxResets, more), time.Time{}), pollIdle)
+}
+
 // beginReset starts a new reset when there is one left.
 func (w World) beginReset(now time.Time) Decision {
 	if w.Status.Resets >= w.Settings.MaxResets {
-		return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp, fmt.Sprintf(
-			"the machine is silent%s after %d of %d resets; look at its console, then repair or reset it by hand, "+
-				"or raise spec.outOfBand.maxResets", w.powerText(), w.Status.Resets, w.Settings.MaxResets), time.Time{}), pollIdle)
+		return w.resetsUsedUp("")
 	}
 	if w.Seen.Power == bmc.PowerTransition && now.Before(w.deadline().Add(settlePower)) {
 		return wait(w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandDeadlinePassed,
@@ -238,7 +266,7 @@ func (w World) confirm(now time.Time) Decision {
 		now.Sub(decided) > intentLife,
 		string(w.Seen.Power) != string(intent.ObservedPower),
 		!slices.Contains(w.Seen.Offered, bmc.Action(intent.Action)):
-		return w.withdraw()
+		return w.withdraw(now)
 	default:
 		return Decision{Verb: Send, Status: w.Status, Action: bmc.Action(intent.Action)}
 	}
@@ -259,10 +287,10 @@ func (w World) signSince(before *v1alpha1.OutOfBandStatus) bool {
 }
 
 // withdraw takes an intent back that was certainly not sent.
-func (w World) withdraw() Decision {
+func (w World) withdraw(now time.Time) Decision {
 	earlier := w
 	earlier.Status, earlier.Recorded, earlier.Before = w.Before, "", nil
-	if stop := earlier.obstacle(); stop != nil {
+	if stop := earlier.obstacle(now); stop != nil {
 		return Decision{Verb: Withdraw, Status: stop.Status, After: stop.After}
 	}
 	status := w.Before.DeepCopy()
@@ -289,6 +317,6 @@ func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandSta
 	default:
 		w.Problem = problemOf(err)
 
-		return w.withdraw().Status, true
+		return w.withdraw(now).Status, true
 	}
 }

@@ -170,7 +170,7 @@ func TestMachineFallsSilentAfterItWasBack(t *testing.T) {
 				s.says(phase, alive)
 				s.runFor(t, lived)
 				s.lives(life{})
-				s.runFor(t, testSilentAfter-agentBeats)
+				s.runFor(t, s.patience()-agentBeats)
 				if s.actions() != "" {
 					t.Errorf("%s, %s, lived %s: sent %q before the machine was silent for long", name, phase, lived, s.actions())
 				}
@@ -197,7 +197,7 @@ func TestReadyAfterAResetIsNoSignOfLife(t *testing.T) {
 	s.says(v1alpha1.PhaseProving, life{agent: true, kubelet: true})
 	s.runFor(t, 5*time.Minute)
 	s.lives(life{})
-	s.runFor(t, 17*time.Minute)
+	s.runFor(t, s.patience()+2*time.Minute)
 	if s.actions() != "ForceRestart" {
 		t.Fatalf("sent %q", s.actions())
 	}
@@ -279,7 +279,7 @@ func TestTheNodesClockDoesNotCount(t *testing.T) {
 				s.lives(life{kubelet: true})
 				s.runFor(t, time.Minute)
 				s.lives(life{})
-				s.runFor(t, leaseGrace+testSilentAfter+time.Minute)
+				s.runFor(t, leaseGrace+s.patience()+time.Minute)
 				if s.actions() != want || s.status.Phase != v1alpha1.OutOfBandResetting {
 					t.Errorf("clock off by %s, %s: sent %q, want %q; status %+v", skew, phase, s.actions(), want, s.status)
 				}
@@ -293,7 +293,8 @@ func TestTheNodesClockDoesNotCount(t *testing.T) {
 	}
 }
 
-// The network of a trial boot dies after its agent has said Proving: its own boot gate decides first.
+// The network of a trial boot dies after its agent has said Proving: its own boot gate decides first, and the machine has
+// the time of a reboot to fall back.
 func TestABootGateDecidesBeforeTheBMC(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -312,7 +313,7 @@ func TestABootGateDecidesBeforeTheBMC(t *testing.T) {
 		s.runFor(t, 2*time.Minute)
 		s.says(v1alpha1.PhaseProving, life{agent: true})
 		s.lives(life{})
-		s.runFor(t, c.decides+gateEnd-time.Second)
+		s.runFor(t, c.decides+testSilentAfter-time.Second)
 		if s.actions() != "" {
 			t.Errorf("a gate of %s: sent %q before it has decided", c.decides, s.actions())
 		}
@@ -436,13 +437,72 @@ func TestASignAtTheDecisionIsOfAfterIt(t *testing.T) {
 	s.lives(life{kubelet: true})
 	s.runFor(t, 15*time.Second)
 	s.lives(life{})
-	s.runFor(t, testSilentAfter)
+	s.runFor(t, s.patience())
 	if len(s.sent) > 0 {
-		t.Errorf("sent %q although the machine showed life within %s", s.actions(), testSilentAfter)
+		t.Errorf("sent %q although the machine showed life within %s", s.actions(), s.patience())
 	}
 	s.runFor(t, 2*time.Minute)
 	if s.actions() != "ForceRestart" {
 		t.Errorf("sent %q", s.actions())
+	}
+}
+
+// The agent could not say that the machine reboots, since the API server was away; the trial boot hangs.
+func TestAMachineThatFallsSilentWhileItIsArmedIsReset(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.lives(life{kubelet: true})
+	s.says(v1alpha1.PhaseArming, life{agent: true, kubelet: true})
+	s.runFor(t, time.Hour)
+	if s.actions() != "" {
+		t.Fatalf("sent %q to a machine that lives", s.actions())
+	}
+	s.lives(life{})
+	s.runFor(t, armTime+testSilentAfter)
+	if s.actions() != "" {
+		t.Fatalf("sent %q to a machine that may be booting", s.actions())
+	}
+	s.runFor(t, 2*time.Minute)
+	if s.actions() != "ForceRestart" {
+		t.Errorf("sent %q", s.actions())
+	}
+}
+
+// Somebody had set a silentAfter of hours, and corrects it while a machine hangs; and a phase that is more patient ends.
+func TestAShorterPatienceReachesAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.world.SilentAfter = 6 * time.Hour
+	s.runFor(t, 20*time.Minute)
+	s.world.SilentAfter = testSilentAfter
+	s.runFor(t, time.Second)
+	if left := s.status.Deadline.Sub(s.clock.Now()); left > testSilentAfter+time.Second {
+		t.Errorf("the deadline is %s off", left)
+	}
+	s.runFor(t, testSilentAfter+2*time.Second)
+	if s.actions() != "ForceRestart" {
+		t.Errorf("sent %q", s.actions())
+	}
+}
+
+// A person who was asked, and pauses the host to repair the machine, is not told that it will be reset.
+func TestWhatIsInTheWayOfNoResetPromisesNone(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*simulation){
+		"busy":        func(s *simulation) { s.world.Host.Busy = "it is paused" },
+		"not found":   func(s *simulation) { s.world.Host.NotFound = "it is gone" },
+		"unreachable": func(s *simulation) { s.observeErr = &bmc.Error{Kind: bmc.Transient, Op: "testing", Detail: "it is unplugged"} },
+	} {
+		s := newSimulation()
+		s.runFor(t, 2*time.Hour)
+		if s.status.Reason != v1alpha1.OutOfBandResetsUsedUp {
+			t.Fatalf("not used up: %+v", s.status)
+		}
+		change(s)
+		s.runFor(t, pollIdle+time.Second)
+		if s.status.Phase != v1alpha1.OutOfBandNeedsHuman || s.status.Reason != v1alpha1.OutOfBandResetsUsedUp {
+			t.Errorf("%s: %s (%s): %s", name, s.status.Phase, s.status.Reason, s.status.Message)
+		}
 	}
 }
 
@@ -595,7 +655,7 @@ func perturb(t *rapid.T, s *simulation) {
 		s.lives(alive)
 	case 2:
 		s.says(rapid.SampledFrom([]v1alpha1.Phase{
-			v1alpha1.PhaseRebooting, v1alpha1.PhaseProving, v1alpha1.PhaseReporting, v1alpha1.PhaseRolledBack,
+			v1alpha1.PhaseArming, v1alpha1.PhaseRebooting, v1alpha1.PhaseProving, v1alpha1.PhaseReporting, v1alpha1.PhaseRolledBack,
 		}).Draw(t, "phase"), alive)
 	default:
 		if rapid.IntRange(0, 2).Draw(t, "dies") == 0 {

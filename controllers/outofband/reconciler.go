@@ -128,7 +128,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request Request) (reconcile.
 		// ones, so nothing is done to them.
 		return reconcile.Result{RequeueAfter: pollCluster}, nil
 	case clusters.KubeconfigInvalid:
-		// A corrected one makes a new connection, which tells of all its NodeUpdates.
+		// A corrected one makes a new connection, which tells of all its NodeUpdates. It may also be gone for good, and
+		// nobody is to be called for a machine of which nothing is known.
+		r.forget(request)
+
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -175,8 +178,12 @@ func (r *Reconciler) wanted(ctx context.Context, cached client.Reader, request R
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading NodeUpdate %s: %w", request.Node, err)
 	}
-	r.metrics.observe(request, nil)
-	r.backoffs.clear(request)
+	r.forget(request)
 
 	return false, nil
+}
+
+func (r *Reconciler) forget(request Request) {
+	r.metrics.observe(request, nil)
+	r.backoffs.clear(request)
 }

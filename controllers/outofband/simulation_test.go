@@ -133,6 +133,9 @@ func (s *simulation) settle() {
 
 // lives makes the machine show life from now on; none is death.
 func (s *simulation) lives(now life) {
+	if !now.none() {
+		s.bootUp()
+	}
 	s.agentWrote, s.kubeletWrote = s.writes()
 	if s.life == now {
 		return
@@ -146,8 +149,19 @@ func (s *simulation) lives(now life) {
 	}
 }
 
+// bootUp lets the second of the last action end: no machine is back in it, and what came before tells nothing.
+func (s *simulation) bootUp() {
+	if len(s.sent) == 0 {
+		return
+	}
+	if next := s.sent[len(s.sent)-1].at.Truncate(time.Second).Add(time.Second); s.clock.Now().Before(next) {
+		s.clock.SetTime(next)
+	}
+}
+
 // says makes the agent write a phase, which is a sign of life. A machine that is told to reboot shows none after it.
 func (s *simulation) says(phase v1alpha1.Phase, alive life) {
+	s.bootUp()
 	s.lives(alive)
 	s.world.Phase, s.agentWrote, s.agentBoot = phase, s.clock.Now(), s.boot
 	if phase == v1alpha1.PhaseRebooting {
@@ -172,7 +186,10 @@ func (s *simulation) writes() (agent, kubelet time.Time) {
 		every = 1e6 * time.Hour
 	}
 
-	return beat(s.agentWrote, s.life.agent, every), beat(s.kubeletWrote, s.life.kubelet, kubeletBeats)
+	agent, kubelet = beat(s.agentWrote, s.life.agent, every), beat(s.kubeletWrote, s.life.kubelet, kubeletBeats)
+
+	// The API has whole seconds.
+	return agent.Truncate(time.Second), kubelet.Truncate(time.Second)
 }
 
 // ready is the Node's condition, and when it became Unknown.
@@ -181,7 +198,7 @@ func (s *simulation) ready() (corev1.ConditionStatus, time.Time) {
 	case s.life.kubelet, s.lost.kubelet && s.clock.Now().Before(s.diedAt.Add(leaseGrace)):
 		return corev1.ConditionTrue, time.Time{}
 	case s.lost.kubelet:
-		return corev1.ConditionUnknown, s.diedAt.Add(leaseGrace)
+		return corev1.ConditionUnknown, s.diedAt.Add(leaseGrace).Truncate(time.Second)
 	default:
 		return corev1.ConditionUnknown, time.Time{}
 	}
@@ -231,8 +248,10 @@ func (s *simulation) objects() (*v1alpha1.NodeUpdate, *corev1.Node) {
 // patience is how long the machine may be silent.
 func (s *simulation) patience() time.Duration {
 	switch after := s.world.SilentAfter; s.world.Phase {
+	case v1alpha1.PhaseArming:
+		return after + armTime
 	case v1alpha1.PhaseProving:
-		return max(after, s.decides)
+		return max(after, 3*agentBeats) + s.decides
 	case v1alpha1.PhaseReporting:
 		return max(after, 3*agentBeats)
 	default:
@@ -247,7 +266,7 @@ func (s *simulation) showsLife() bool {
 	}
 	sign, kubelet := s.writes()
 	status, lostAt := s.ready()
-	if back(s.world.Phase) || s.nodeBoot != s.agentBoot {
+	if s.world.Phase != v1alpha1.PhaseRebooting || s.nodeBoot != s.agentBoot {
 		if kubelet.After(sign) {
 			sign = kubelet
 		}

@@ -102,16 +102,19 @@ func (w World) resetOf() string {
 
 // waitText says what is waited for.
 func (w World) waitText() string {
-	if back(w.Phase) {
+	switch {
+	case back(w.Phase):
 		return "the agent says that the machine is back; until it is done, the machine must go on showing life"
+	case w.Phase == v1alpha1.PhaseArming:
+		return "the machine is about to reboot"
+	default:
+		return "the machine was told to reboot"
 	}
-
-	return "the machine was told to reboot"
 }
 
 // backText says that the machine is back.
 func (w World) backText() string {
-	if w.Phase == v1alpha1.PhaseRebooting {
+	if watched(w.Phase) && !back(w.Phase) {
 		return "the machine shows life, its agent has not moved on" + w.resetsText()
 	}
 

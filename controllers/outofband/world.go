@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
@@ -75,8 +76,8 @@ type Problem struct {
 const (
 	defaultSilentAfterReset = 10 * time.Minute
 	defaultMaxResets        = 4
-	// defaultNodeReady is the longest of spec.health's defaults.
-	defaultNodeReady = 10 * time.Minute
+	// defaultGate is the longest of spec.health's defaults.
+	defaultGate = 10 * time.Minute
 )
 
 // newWorld reads a NodeUpdate and its Node, which may be nil, as they were now.
@@ -106,9 +107,11 @@ func newWorld(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) Wor
 	return w
 }
 
-// watched tells whether the machine itself is to give signs of life: it was told to reboot, or its agent has said that
-// it is back, and is not done.
-func watched(phase v1alpha1.Phase) bool { return phase == v1alpha1.PhaseRebooting || back(phase) }
+// watched tells whether the machine itself is to give signs of life: it is about to reboot, was told to, or its agent has
+// said that it is back, and is not done.
+func watched(phase v1alpha1.Phase) bool {
+	return phase == v1alpha1.PhaseArming || phase == v1alpha1.PhaseRebooting || back(phase)
+}
 
 // back tells whether the agent has said that it runs in the boot after the reboot.
 func back(phase v1alpha1.Phase) bool {
@@ -119,30 +122,33 @@ func back(phase v1alpha1.Phase) bool {
 // once a minute, and two of its writes may be lost to a slow API server or a busy node.
 const agentPause = 3 * time.Minute
 
-// gateEnd is how long a boot gate that fails may take from its deadline until the machine goes down: the slot is marked,
-// and services are stopped (systemd gives each 90 s). A machine without a network falls back by itself, unseen.
-const gateEnd = 5 * time.Minute
+// armTime is how long an agent may say Arming before its machine reboots: its own deadline. When the API server is away
+// just then, the agent reboots without having said so, and Arming is the last that is known of the machine.
+const armTime = 10 * time.Minute
 
 // longestGate is when the boot gate has decided at the latest. All its parts start at once.
 func longestGate(health v1alpha1.HealthSettings) time.Duration {
-	nodeReady := health.NodeReady.Duration
-	if nodeReady <= 0 {
-		nodeReady = defaultNodeReady
+	longest := time.Duration(0)
+	for _, gate := range []metav1.Duration{health.NodeReady, health.APIServer, health.ContainerRuntime, health.Kubelet} {
+		if gate.Duration <= 0 {
+			gate.Duration = defaultGate
+		}
+		longest = max(longest, gate.Duration)
 	}
 
-	return max(nodeReady, health.APIServer.Duration, health.ContainerRuntime.Duration, health.Kubelet.Duration)
+	return longest
 }
 
 // patience is how long the machine may be silent in this phase: spec.reboot.silentAfter, or as long as a machine that
-// is well may take.
+// is well may take. One that loses its network while it is proved falls back by itself, unseen: its gate fails, and it
+// goes down and boots anew.
 func patience(update *v1alpha1.NodeUpdate) time.Duration {
-	after := update.Spec.Reboot.SilentAfter.Duration
-	if after <= 0 {
-		after = v1alpha1.DefaultSilentAfter
-	}
+	after := update.Spec.Reboot.Patience()
 	switch update.Status.Phase {
+	case v1alpha1.PhaseArming:
+		return after + armTime
 	case v1alpha1.PhaseProving:
-		return max(after, agentPause, longestGate(update.Spec.Health)+gateEnd)
+		return max(after, agentPause) + longestGate(update.Spec.Health)
 	case v1alpha1.PhaseReporting:
 		return max(after, agentPause)
 	default:
@@ -181,7 +187,7 @@ const managerKubelet = "kubelet"
 // kubeletSign is when the kubelet wrote the Node's status last, by the API server's clock where it tells.
 func kubeletSign(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) time.Time {
 	ready := readyCondition(node)
-	if ready == nil || !ofNewBoot(update, node) {
+	if ready == nil || !counts(update, node) {
 		return time.Time{}
 	}
 	if written := v1alpha1.StatusWrittenAt(node, managerKubelet, now); !written.IsZero() {
@@ -202,19 +208,20 @@ func afterReboot(update *v1alpha1.NodeUpdate, at, now time.Time) time.Time {
 	return at
 }
 
-// ofNewBoot tells whether what the kubelet says counts. While the machine is to go down, status.bootID is the old
-// boot's, whose kubelet may go on while the machine hangs on its way down: it must be another.
-func ofNewBoot(update *v1alpha1.NodeUpdate, node *corev1.Node) bool {
-	before, bootID := update.Status.BootID, node.Status.NodeInfo.BootID
+// counts tells whether what the kubelet says counts. While the machine is to go down, status.bootID is the old boot's,
+// whose kubelet may go on while the machine hangs on its way down: it must be another.
+func counts(update *v1alpha1.NodeUpdate, node *corev1.Node) bool {
+	phase, before, bootID := update.Status.Phase, update.Status.BootID, node.Status.NodeInfo.BootID
+	anyBoot := phase == v1alpha1.PhaseArming || back(phase)
 
-	return bootID != "" && (back(update.Status.Phase) || before != "" && bootID != before)
+	return bootID != "" && (anyBoot || before != "" && bootID != before)
 }
 
 // leaseOf reads the Node's condition Ready.
 func leaseOf(update *v1alpha1.NodeUpdate, node *corev1.Node) Lease {
 	ready := readyCondition(node)
 	switch {
-	case ready == nil, !ofNewBoot(update, node):
+	case ready == nil, !counts(update, node):
 		return Lease{}
 	case ready.Status == corev1.ConditionUnknown:
 		return Lease{LostAt: ready.LastTransitionTime.Time}
@@ -250,10 +257,11 @@ func (w World) lastAction() *bmc.Sent {
 	return &last
 }
 
-// sentLast is the action of the stored intent, which must be there, with the time at which it was sent or decided.
+// sentLast is the action of the stored intent, which must be there, with the time at which it was sent or decided. Signs
+// of life have whole seconds: one of the second of an intent that may not have been sent is of after it.
 func (w World) sentLast() bmc.Sent {
 	intent := w.Status.Intent
-	at := intent.DecidedAt.Time
+	at := intent.DecidedAt.Truncate(time.Second)
 	if intent.SentAt != nil {
 		at = intent.SentAt.Time
 	}
