@@ -11,7 +11,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -389,17 +388,4 @@ func (s *scenario) silences(name string) func() int {
 
 		return count
 	}
-}
-
-// agentSays writes what the agent of a node would.
-func (s *scenario) agentSays(name string, phase v1alpha1.Phase) {
-	s.t.Helper()
-	update := &v1alpha1.NodeUpdate{}
-	s.Expect(s.nodes.Get(s.ctx, client.ObjectKey{Name: name}, update)).To(gomega.Succeed())
-	s.Expect(s.nodes.Status().Apply(s.ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeUpdate", "metadata": map[string]any{"name": name},
-		"status": map[string]any{
-			"attempt": update.Spec.Attempt, "phase": string(phase), "heartbeat": time.Now().UTC().Format(time.RFC3339),
-		},
-	}}), client.FieldOwner(v1alpha1.FieldManagerAgent))).To(gomega.Succeed())
 }

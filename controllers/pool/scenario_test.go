@@ -112,6 +112,14 @@ func start(t *testing.T, name string, nodes *apiserver.Server) *scenario {
 // manage starts a manager with these rights; stop ends it.
 func (s *scenario) manage(rights *rest.Config) {
 	s.t.Helper()
+	mgr, r := s.reconciler(rights)
+	s.Expect(r.register(mgr)).To(gomega.Succeed())
+	s.run(mgr)
+}
+
+// reconciler makes one, and the manager whose caches it reads.
+func (s *scenario) reconciler(rights *rest.Config) (ctrl.Manager, *Reconciler) {
+	s.t.Helper()
 	scheme, err := apiserver.Scheme()
 	s.Expect(err).NotTo(gomega.HaveOccurred())
 	options := clusters.CacheOptions(scheme)
@@ -126,11 +134,16 @@ func (s *scenario) manage(rights *rest.Config) {
 	s.Expect(mgr.Add(connections)).To(gomega.Succeed())
 	counters, err := NewMetrics(prometheus.NewRegistry())
 	s.Expect(err).NotTo(gomega.HaveOccurred())
-	r := &Reconciler{
+
+	return mgr, &Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clusters: connections, Resolver: registry{},
 		Events: mgr.GetEventRecorder("test"), Metrics: counters, Clock: clock.RealClock{},
 	}
-	s.Expect(r.register(mgr)).To(gomega.Succeed())
+}
+
+// run starts a manager; stop ends it.
+func (s *scenario) run(mgr ctrl.Manager) {
+	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
