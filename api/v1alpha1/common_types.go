@@ -78,7 +78,7 @@ type RebootSettings struct {
 }
 
 // Patience is SilentAfter, or its default.
-func (r RebootSettings) Patience() time.Duration {
+func (r *RebootSettings) Patience() time.Duration {
 	if r.SilentAfter.Duration <= 0 {
 		return DefaultSilentAfter
 	}

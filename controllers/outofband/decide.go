@@ -151,41 +151,54 @@ func (w World) silent(now time.Time) Decision {
 
 // obstacle is a reason not to reach for the BMC.
 func (w World) obstacle(now time.Time) *Decision {
+	if w.Settings.Disabled && w.Host.NotFound == "" {
+		return w.disabled()
+	}
+	reason, text, left := w.hindrance()
+	if reason == "" {
+		return nil
+	}
 	phase, deadline := v1alpha1.OutOfBandSilent, w.deadline()
 	last := w.lastAction()
 	if last != nil {
 		phase, deadline = v1alpha1.OutOfBandResetting, w.resetEnds(*last)
 	}
-	spent := w.Status.Resets >= w.Settings.MaxResets && (last == nil || !now.Before(deadline))
-	decision := Decision{}
-	switch {
-	case w.Host.NotFound != "" && spent:
-		decision = w.resetsUsedUp("; it could not be reset, either: " + w.Host.NotFound)
-	case w.Host.NotFound != "":
-		decision = wait(w.status(phase, v1alpha1.OutOfBandHostNotFound,
-			"the machine is silent and cannot be reset: "+w.Host.NotFound, deadline), pollHost)
-	case w.Settings.Disabled && (w.Seen != nil || w.Problem != nil):
-		decision = wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDisabled,
-			fmt.Sprintf("the machine is silent%s, and spec.outOfBand.disabled forbids power actions; "+
-				"look at its console and reset it, or allow power actions in the HostPool", w.powerText()),
-			time.Time{}), pollIdle)
-	case w.Settings.Disabled:
-		return nil
-	case w.Host.Busy != "" && spent:
-		decision = w.resetsUsedUp("; nothing is done to it now: " + w.Host.Busy)
-	case w.Host.Busy != "":
-		decision = wait(w.status(phase, v1alpha1.OutOfBandHostBusy,
-			"the machine is silent and is reset as soon as the host is free: "+w.Host.Busy, deadline), pollHost)
-	case w.Problem != nil && spent:
-		decision = w.resetsUsedUp("")
-	case w.Problem != nil:
-		decision = wait(w.status(phase, w.Problem.Reason,
-			"the machine is silent; this is tried again: "+w.Problem.Text, deadline), pollHost)
-	default:
-		return nil
+	decision := wait(w.status(phase, reason, text, deadline), pollHost)
+	if w.Status.Resets >= w.Settings.MaxResets && (last == nil || !now.Before(deadline)) {
+		decision = w.resetsUsedUp(left)
 	}
 
 	return &decision
+}
+
+// disabled only looks, as spec.outOfBand.disabled wants it.
+func (w World) disabled() *Decision {
+	if w.Seen == nil && w.Problem == nil {
+		return nil
+	}
+	decision := wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDisabled,
+		fmt.Sprintf("the machine is silent%s, and spec.outOfBand.disabled forbids power actions; "+
+			"look at its console and reset it, or allow power actions in the HostPool", w.powerText()),
+		time.Time{}), pollIdle)
+
+	return &decision
+}
+
+// hindrance is what keeps a silent machine from being reset, with the text for when a reset is left, and what is added
+// to the text for when none is.
+func (w World) hindrance() (reason v1alpha1.OutOfBandReason, text, left string) {
+	switch {
+	case w.Host.NotFound != "":
+		return v1alpha1.OutOfBandHostNotFound, "the machine is silent and cannot be reset: " + w.Host.NotFound,
+			"; its host cannot be used: " + w.Host.NotFound
+	case w.Host.Busy != "":
+		return v1alpha1.OutOfBandHostBusy, "the machine is silent and is reset as soon as the host is free: " + w.Host.Busy,
+			"; the host is busy: " + w.Host.Busy
+	case w.Problem != nil:
+		return w.Problem.Reason, "the machine is silent; this is tried again: " + w.Problem.Text, ""
+	default:
+		return "", "", ""
+	}
 }
 
 // resetsUsedUp asks a person, and looks at the power now and then: they may switch it.

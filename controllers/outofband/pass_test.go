@@ -489,9 +489,11 @@ func TestAShorterPatienceReachesAtOnce(t *testing.T) {
 func TestWhatIsInTheWayOfNoResetPromisesNone(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*simulation){
-		"busy":        func(s *simulation) { s.world.Host.Busy = "it is paused" },
-		"not found":   func(s *simulation) { s.world.Host.NotFound = "it is gone" },
-		"unreachable": func(s *simulation) { s.observeErr = &bmc.Error{Kind: bmc.Transient, Op: "testing", Detail: "it is unplugged"} },
+		"busy":      func(s *simulation) { s.world.Host.Busy = "it is paused" },
+		"not found": func(s *simulation) { s.world.Host.NotFound = "it is gone" },
+		"unreachable": func(s *simulation) {
+			s.observeErr = &bmc.Error{Kind: bmc.Transient, Op: "testing", Detail: "it is unplugged"}
+		},
 	} {
 		s := newSimulation()
 		s.runFor(t, 2*time.Hour)
