@@ -21,19 +21,22 @@ func (s *Show) Tell(ctx context.Context, running *lab.Lab, chapter *Chapter) Tol
 
 	told.Err = s.Run(ctx, chapter.Part, func(ctx context.Context, show func(string)) error {
 		scenario := chapter.Scenario
-		scenario.Steps = []e2e.Step{{
-			Name: "the rollout has come to a rest; checking what must hold",
-			When: func(world *e2e.World) bool {
-				show(table(world))
+		scenario.Incidents = []e2e.Incident{{
+			Name: chapter.Name,
+			Steps: []e2e.Step{{
+				Name: "the rollout has come to a rest; checking what must hold",
+				When: func(world *e2e.World) bool {
+					show(table(world))
 
-				return watch.see(world)
+					return watch.see(world)
+				},
+			}},
+			Check: func(_ *e2e.Run, world *e2e.World) error {
+				watch.see(world)
+
+				return chapter.Check(watch.record)
 			},
 		}}
-		scenario.Check = func(_ *e2e.Run, world *e2e.World) error {
-			watch.see(world)
-
-			return chapter.Check(watch.record)
-		}
 
 		run := &e2e.Run{Scenario: scenario, Lab: running, Log: s.Screen.Linef}
 		done := make(chan error, 1)

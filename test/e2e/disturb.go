@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -150,6 +151,7 @@ func (r *Run) cutPower(ctx context.Context, node string) error {
 	}
 
 	r.Log("%s: the power is cut at %d %% of the image", node, r.last.Progress(node))
+	r.felled = append(r.felled, node)
 
 	return machine.PowerOn(ctx)
 }
@@ -292,26 +294,34 @@ func served(pod *corev1.Pod) bool {
 	return pod.Labels[workloadLabel] == serviceName && pod.DeletionTimestamp == nil && podReady(pod)
 }
 
-// fetchedAgain is how much of a content of the image was fetched from the registry by requests that began after a time,
-// as a part of its whole.
-func (r *Run) fetchedAgain(role osimage.Role, after time.Time) (float64, error) {
+// fetchedAnew tells whether a content of the image was fetched from its start by a request that began after a time. One
+// that goes on where an earlier one has stopped gets a part of it, and there must be such a one.
+func (r *Run) fetchedAnew(role osimage.Role, after time.Time) (bool, error) {
 	requests, err := r.Lab.Registry.Requests(after)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 
 	content, found := r.image.Content(role)
-	if !found || content.Size == 0 {
-		return 0, fmt.Errorf("%w: the image has no content %s", ErrOutcome, role)
+	if !found {
+		return false, fmt.Errorf("%w: the image has no content %s", ErrOutcome, role)
 	}
 
-	var bytes int64
+	parts := 0
 
 	for _, request := range requests {
-		if request.Start.After(after) && request.Blob() && strings.HasSuffix(request.Path, content.Digest) {
-			bytes += request.Bytes
+		switch {
+		case !request.Start.After(after) || !request.Blob() || !strings.HasSuffix(request.Path, content.Digest):
+		case request.Status == http.StatusPartialContent:
+			parts++
+		default:
+			return true, nil
 		}
 	}
 
-	return float64(bytes) / float64(content.Size), nil
+	if parts == 0 {
+		return false, fmt.Errorf("%w: no part of content %s was fetched", ErrOutcome, role)
+	}
+
+	return false, nil
 }

@@ -238,9 +238,13 @@ type moment struct {
 	unavailable []string
 }
 
-// with is the timeline with another observation.
-func (t timeline) with(world *World) timeline {
-	return append(t, moment{at: world.At, staging: world.Staging, unavailable: world.Unavailable()})
+// with is the timeline with another observation. Felled nodes are unavailable only while they are cordoned.
+func (t timeline) with(world *World, felled []string) timeline {
+	unavailable := slices.DeleteFunc(world.Unavailable(), func(name string) bool {
+		return slices.Contains(felled, name) && !world.Nodes[name].Spec.Unschedulable
+	})
+
+	return append(t, moment{at: world.At, staging: world.Staging, unavailable: unavailable})
 }
 
 // othersStaging tells whether a node but this one may have been staging at any time of the interval. Between two

@@ -101,6 +101,26 @@ func TestBudgetIsCheckedAtEveryMoment(t *testing.T) {
 	}
 }
 
+// A node whose power the scenario has cut counts only when Stayput has cordoned it, too.
+func TestAFelledNodeIsNotTheUpdatesDoing(t *testing.T) {
+	t.Parallel()
+
+	for cordoned, want := range map[bool]int{false: 0, true: 1} {
+		world := poolWorld(v1alpha1.ConditionReady, false, "", "").node(func(node *corev1.Node) {
+			node.Spec.Unschedulable = cordoned
+			node.Status.Conditions[0].Status = corev1.ConditionUnknown
+		})
+
+		if seen := (timeline{}).with(world, []string{someNode}); len(seen[0].unavailable) != want {
+			t.Errorf("cordoned %v: unavailable are %v", cordoned, seen[0].unavailable)
+		}
+
+		if seen := (timeline{}).with(world, nil); len(seen[0].unavailable) != 1 {
+			t.Errorf("not felled, cordoned %v: unavailable are %v", cordoned, seen[0].unavailable)
+		}
+	}
+}
+
 func TestWhatAnAgentMayNotWrite(t *testing.T) {
 	t.Parallel()
 

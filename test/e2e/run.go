@@ -56,6 +56,8 @@ type Run struct {
 	image    osimage.Config
 	resets   int
 	said     map[string]string
+	// felled are the nodes whose power the scenario has cut: that they are not Ready is not Stayput's doing.
+	felled []string
 }
 
 // Play plays the scenario to its end and checks everything. It may be called once.
@@ -83,11 +85,19 @@ func (r *Run) Play(ctx context.Context) (err error) {
 }
 
 func (r *Run) check(world *World) error {
-	if r.Scenario.Check == nil {
-		return nil
+	var errs []error
+
+	for _, incident := range r.Scenario.Incidents {
+		if incident.Check == nil {
+			continue
+		}
+
+		if err := incident.Check(r, world); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", incident.Name, err))
+		}
 	}
 
-	return r.Scenario.Check(r, world)
+	return errors.Join(errs...)
 }
 
 // prepare waits until the machines are in order, records how they are, and asks for the update.
@@ -127,9 +137,13 @@ func (r *Run) prepare(ctx context.Context) error {
 		return err
 	}
 
-	if r.Scenario.Before != nil {
-		if err := r.Scenario.Before(ctx, r); err != nil {
-			return err
+	for _, incident := range r.Scenario.Incidents {
+		if incident.Before == nil {
+			continue
+		}
+
+		if err := incident.Before(ctx, r); err != nil {
+			return fmt.Errorf("%s: %w", incident.Name, err)
 		}
 	}
 
@@ -223,7 +237,10 @@ func (r *Run) ask(ctx context.Context, reference string) error {
 
 // untilEnd observes, takes the steps whose time has come, and returns what it saw last.
 func (r *Run) untilEnd(ctx context.Context) (*World, error) {
-	steps := r.Scenario.Steps
+	left := make([][]Step, 0, len(r.Scenario.Incidents))
+	for _, incident := range r.Scenario.Incidents {
+		left = append(left, incident.Steps)
+	}
 
 	for {
 		world, err := r.observe(ctx)
@@ -231,15 +248,15 @@ func (r *Run) untilEnd(ctx context.Context) (*World, error) {
 			r.last = world
 			r.Lab.Prioritize()
 			r.tell(world)
-			r.timeline = r.timeline.with(world)
+			r.timeline = r.timeline.with(world, r.felled)
 
-			steps, err = r.takeStep(ctx, steps, world)
-			if err != nil {
-				return nil, err
+			taken, failed := r.takeSteps(ctx, left, world)
+			if failed != nil {
+				return nil, failed
 			}
 
-			if len(steps) == 0 && r.atEnd(world) {
-				return world, nil
+			if !taken && r.atEnd(world) {
+				return world, r.missed(left)
 			}
 		}
 
@@ -252,28 +269,41 @@ func (r *Run) untilEnd(ctx context.Context) (*World, error) {
 	}
 }
 
-// takeStep takes the next step when its time has come, and returns those that are left.
-func (r *Run) takeStep(ctx context.Context, steps []Step, world *World) ([]Step, error) {
-	switch {
-	case len(steps) == 0:
-		return nil, nil
-	case steps[0].When(world):
+// takeSteps takes the next step of each incident whose time has come off the list, and tells whether there was one. A
+// step takes a while, so what comes next is decided by a new observation.
+func (r *Run) takeSteps(ctx context.Context, left [][]Step, world *World) (bool, error) {
+	for index, steps := range left {
+		if len(steps) == 0 || !steps[0].When(world) {
+			continue
+		}
+
 		r.Log("now: %s", steps[0].Name)
 
-		if steps[0].Do == nil {
-			return steps[1:], nil
+		if steps[0].Do != nil {
+			if err := steps[0].Do(ctx, r); err != nil {
+				return false, fmt.Errorf("%s: %w", steps[0].Name, err)
+			}
 		}
 
-		if err := steps[0].Do(ctx, r); err != nil {
-			return nil, fmt.Errorf("%s: %w", steps[0].Name, err)
-		}
+		left[index] = steps[1:]
 
-		return steps[1:], nil
-	case r.atEnd(world):
-		return nil, fmt.Errorf("%w: it ended before this could be done: %s; %s", ErrOutcome, steps[0].Name, r.summary())
-	default:
-		return steps, nil
+		return true, nil
 	}
+
+	return false, nil
+}
+
+// missed says which steps are left at the end.
+func (r *Run) missed(left [][]Step) error {
+	var errs []error
+
+	for _, steps := range left {
+		if len(steps) > 0 {
+			errs = append(errs, fmt.Errorf("%w: it ended before this could be done: %s; %s", ErrOutcome, steps[0].Name, r.summary()))
+		}
+	}
+
+	return errors.Join(errs...)
 }
 
 // observe reads everything once.
@@ -409,12 +439,15 @@ func (r *Run) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, goneWait)
 	defer cancel()
 
-	var err error
-	if r.Scenario.After != nil {
-		err = r.Scenario.After(ctx, r)
+	var errs []error
+
+	for _, incident := range r.Scenario.Incidents {
+		if incident.After != nil {
+			errs = append(errs, incident.After(ctx, r))
+		}
 	}
 
-	return errors.Join(err, r.deletePool(ctx))
+	return errors.Join(append(errs, r.deletePool(ctx))...)
 }
 
 func (r *Run) deletePool(ctx context.Context) error {

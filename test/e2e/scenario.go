@@ -15,7 +15,7 @@ import (
 	"github.com/stayput-dev/stayput/test/lab/osbuild"
 )
 
-// Scenario is one story about an update.
+// Scenario is one rollout, and what happens while it is under way.
 type Scenario struct {
 	// Name says what happens, in words.
 	Name string
@@ -25,16 +25,10 @@ type Scenario struct {
 	To osbuild.Variant
 	// Pool changes the HostPool from its defaults (the hosts of Machines, Auto, one at a time).
 	Pool func(spec *v1alpha1.HostPoolSpec)
-	// Before, when there is one, prepares the machines and the cluster before anything is asked for.
-	Before func(ctx context.Context, run *Run) error
-	// Steps are what happens on the way. Each waits for its When, in order.
-	Steps []Step
+	// Incidents happen on the way, each at its own time.
+	Incidents []Incident
 	// Want is how it must end.
 	Want Want
-	// Check, when there is one, looks at what only this scenario is about, at its end.
-	Check func(run *Run, world *World) error
-	// After, when there is one, takes away what Before and Steps have left. It is called in any case.
-	After func(ctx context.Context, run *Run) error
 	// Limit bounds the whole scenario.
 	Limit time.Duration
 }
@@ -53,7 +47,22 @@ type Want struct {
 	MinResets int
 }
 
-// Step is one thing that happens to a node or to Stayput while the update is under way.
+// Incident is one thing that goes wrong, or otherwise than by default, in a rollout. Several fit into one, for a reboot
+// takes minutes.
+type Incident struct {
+	// Name says what happens, in words.
+	Name string
+	// Before, when there is one, prepares the machines and the cluster before anything is asked for.
+	Before func(ctx context.Context, run *Run) error
+	// Steps are taken in order, each when its When says so. Those of other incidents go on beside them.
+	Steps []Step
+	// Check, when there is one, looks at what only this incident is about, at the end of the rollout.
+	Check func(run *Run, world *World) error
+	// After, when there is one, takes away what Before and Steps have left. It is called in any case.
+	After func(ctx context.Context, run *Run) error
+}
+
+// Step is one act of an incident.
 type Step struct {
 	// Name says what is done.
 	Name string

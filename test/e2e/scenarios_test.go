@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 	"github.com/stayput-dev/stayput/test/lab/osbuild"
 )
 
-// Scenarios are played side by side, and one counts what is fetched of its image.
+// Scenarios are played side by side, and the end of each looks at what was fetched of its image.
 func TestNoTwoScenariosShareAnImage(t *testing.T) {
 	t.Parallel()
 
@@ -93,15 +95,58 @@ func TestEachScenarioHasAPoolOfItsOwn(t *testing.T) {
 
 		names[name] = true
 
-		for index, step := range scenario.Steps {
-			if step.Name == "" || step.When == nil {
-				t.Errorf("%s: step %d has no name or no time", scenario.Name, index)
+		for _, incident := range scenario.Incidents {
+			for index, step := range incident.Steps {
+				if incident.Name == "" || step.Name == "" || step.When == nil {
+					t.Errorf("%s: step %d of %q has no name or no time", scenario.Name, index, incident.Name)
+				}
 			}
 		}
 
 		if scenario.Limit == 0 {
 			t.Errorf("%s has no limit", scenario.Name)
 		}
+	}
+}
+
+// Each incident takes its own steps, in order, one at an observation; what is left at the end has failed.
+func TestIncidentsGoOnSideBySide(t *testing.T) {
+	t.Parallel()
+
+	var taken []string
+
+	step := func(name string, phase v1alpha1.Phase) Step {
+		return Step{
+			Name: name,
+			When: func(world *World) bool { return len(world.InPhase(phase)) > 0 },
+			Do: func(context.Context, *Run) error {
+				taken = append(taken, name)
+
+				return nil
+			},
+		}
+	}
+	run := &Run{Log: t.Logf}
+	left := [][]Step{
+		{step("a1", v1alpha1.PhaseStaging), step("a2", v1alpha1.PhaseRebooting)},
+		{step("b1", v1alpha1.PhaseStaging), step("b2", v1alpha1.PhaseStaging), step("b3", v1alpha1.PhaseProving)},
+	}
+
+	for _, phase := range []v1alpha1.Phase{
+		v1alpha1.PhaseStaging, v1alpha1.PhaseStaging, v1alpha1.PhaseStaging, v1alpha1.PhaseStaging, v1alpha1.PhaseRebooting,
+	} {
+		world := poolWorld(v1alpha1.ConditionReady, false, "", "").update(phase, 1)
+		if _, err := run.takeSteps(t.Context(), left, world); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if want := []string{"a1", "b1", "b2", "a2"}; !slices.Equal(taken, want) {
+		t.Errorf("taken: %v, want %v", taken, want)
+	}
+
+	if err := run.missed(left); !errors.Is(err, ErrOutcome) || !strings.Contains(err.Error(), "b3") || strings.Contains(err.Error(), "a2") {
+		t.Errorf("left at the end: %v", err)
 	}
 }
 

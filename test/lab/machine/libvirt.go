@@ -24,8 +24,9 @@ const (
 	fileMode = 0o600
 
 	libvirtWait = 60 * time.Second
-	// lockWait is longer than another lab may take to start libvirtd, or to stop it and virtlogd.
-	lockWait     = 2 * libvirtWait
+	// lockWait is longer than another lab may take to find that libvirtd does not answer and to start it, or to stop it
+	// and virtlogd.
+	lockWait     = 3 * libvirtWait
 	libvirtGrace = 15 * time.Second
 	virshWait    = 60 * time.Second
 	pollInterval = 100 * time.Millisecond
@@ -236,6 +237,11 @@ func (l *Libvirt) wait(ctx context.Context) error {
 func (l *Libvirt) lock(ctx context.Context) (func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
+
+	// What is in it is private, and the lock would make it otherwise.
+	if err := os.MkdirAll(l.dir, dirMode); err != nil {
+		return nil, fmt.Errorf("making libvirt's folder: %w", err)
+	}
 
 	unlock, err := tools.Lock(ctx, filepath.Join(l.dir, "lock"), func() {})
 	if err != nil {

@@ -73,24 +73,6 @@ func TestPowerOfAMachineAndItsTraces(t *testing.T) {
 	g.Expect(filepath.Join("/var/log/libvirt/qemu", m.Domain()+".log")).NotTo(BeAnExistingFile())
 }
 
-// The lab that started libvirtd stops it when it sees no machine; another one may just be about to make its first.
-func TestALibvirtdThatAnotherStoppedIsStartedAgain(t *testing.T) {
-	t.Parallel()
-
-	g := NewWithT(t)
-
-	shared, err := machine.SharedDir()
-	g.Expect(err).NotTo(HaveOccurred())
-
-	libvirt, err := machine.ConnectLibvirt(t.Context(), shared)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(machine.ReleaseLibvirt(t.Context(), shared)).To(Succeed())
-
-	_, err = libvirt.Domains(t.Context())
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(machine.ReleaseLibvirt(t.Context(), shared)).To(Succeed())
-}
-
 func create(t *testing.T, domain string) (*machine.Machine, *machine.Libvirt) {
 	t.Helper()
 

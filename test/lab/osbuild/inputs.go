@@ -53,9 +53,12 @@ func DefaultInputs(cache string) Inputs {
 	}
 }
 
+// kubeletPath is the kubelet, relative to /usr.
+const kubeletPath = "bin/kubelet"
+
 func (i Inputs) programs() map[string]string {
 	return map[string]string{
-		"bin/kubelet": i.Kubelet, "bin/containerd": i.Containerd, "bin/containerd-shim-runc-v2": i.Shim,
+		kubeletPath: i.Kubelet, "bin/containerd": i.Containerd, "bin/containerd-shim-runc-v2": i.Shim,
 	}
 }
 

@@ -36,6 +36,10 @@ func usrTree(base string, inputs Inputs, variant Variant) (tree, error) {
 	}
 
 	for name, program := range inputs.programs() {
+		if name == kubeletPath && variant.withoutKubelet() {
+			continue
+		}
+
 		if err := files.addProgram(name, program); err != nil {
 			return nil, err
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Fault is the one thing that is broken in a version.
+// Fault is what is broken in a version. What it makes useless is left out, so that a machine has written it sooner.
 type Fault string
 
 // The faults.
@@ -19,9 +19,10 @@ const (
 	Panic Fault = "panic"
 	// Hang: nothing is started after the kernel, and nothing ends it: no unit, no network, no armed watchdog.
 	Hang Fault = "hang"
-	// SickKubelet: the system is fine, but its kubelet exits at once, each time.
+	// SickKubelet: the system is fine, but in place of its kubelet a program runs that exits at once, each time.
 	SickKubelet Fault = "sickkubelet"
-	// NoNetwork: the system is fine, but its network interfaces are never configured.
+	// NoNetwork: the system is fine, but its network interfaces are never configured. It has no kubelet, which could
+	// reach nobody.
 	NoNetwork Fault = "nonetwork"
 )
 
@@ -80,16 +81,20 @@ IMAGE_VERSION=%[1]s
 // written it in seconds.
 func (v Variant) stopsEarly() bool { return v.Fault == Panic || v.Fault == Hang }
 
+// withoutKubelet tells that the variant's kubelet would do nothing. It is a third of /usr, so that a machine has written
+// that sooner without it.
+func (v Variant) withoutKubelet() bool { return v.Fault == SickKubelet || v.Fault == NoNetwork }
+
 // files are the files below /usr that make the variant differ from the others.
 func (v Variant) files() map[string]string {
 	files := map[string]string{"lib/os-release": v.osRelease()}
 
-	switch v.Fault {
-	case SickKubelet:
+	if v.withoutKubelet() {
 		files["lib/systemd/system/kubelet.service.d/50-fault.conf"] = "[Service]\nExecStart=\nExecStart=/usr/bin/false\n"
-	case NoNetwork:
+	}
+
+	if v.Fault == NoNetwork {
 		files["lib/systemd/network/10-fault.network"] = "[Match]\nName=*\n\n[Link]\nUnmanaged=yes\n"
-	case None, Panic, Hang:
 	}
 
 	return files
