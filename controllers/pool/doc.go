@@ -28,9 +28,9 @@
 // # Silent agents
 //
 // An agent that owes an answer for longer than spec.reboot.silentAfter counts as silent: see silent.go. That is said, and
-// nothing else follows from it, since the agent may be about to reboot; it is over when the agent answers. Once the
-// machine was told to reboot, package outofband watches the machine, and resets it when it shows no life; a machine that
-// does, but whose agent does not go on, is told here.
+// nothing else follows from it, since the agent may be about to reboot; it is over when the agent answers. From Arming on
+// package outofband watches the machine, and resets it when it shows no life. A machine that does, so that its Node is not
+// Unknown, but whose agent does not go on, is told here; the two never speak of one machine at once.
 //
 // # Budget
 //

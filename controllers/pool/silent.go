@@ -5,12 +5,17 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
 const (
 	// armTime is how long an agent may say Arming before it goes or refuses: its own deadline.
 	armTime = 10 * time.Minute
+	// startTime is how long after its kubelet an agent may start to write: they start at one time, but the API server may be
+	// busy, and a trial boot's network slow.
+	startTime = 5 * time.Minute
 	// rungTime is how much later than an agent its machine may count as silent: the node controller takes a minute to see
 	// that a kubelet is gone, and the BMC rung some more to read the power. A silent machine is the rung's to tell.
 	rungTime = 5 * time.Minute
@@ -24,6 +29,8 @@ type debt struct {
 	since time.Time
 	// grace is added to spec.reboot.silentAfter; the sum is no less than least.
 	grace, least time.Duration
+	// notBefore is when that may be said at the earliest; zero: at any time. It is not asked of what was said already.
+	notBefore time.Time
 	// what says what was asked.
 	what string
 	// answered tells that the agent speaks of the attempt, but of something else that is in its way.
@@ -32,71 +39,85 @@ type debt struct {
 
 // debt is what the agent of an open attempt owes. Of a machine that is silent itself, package outofband tells.
 func (m *member) debt(now time.Time) debt {
-	if m.open() == "" || m.node == nil {
+	if m.open() == "" || m.node == nil || m.update.SilentMachine() != nil {
 		return debt{}
 	}
-	switch phase := m.update.Status.Phase; {
-	case m.answers() && (phase == v1alpha1.PhaseRebooting || phase == v1alpha1.PhaseProving || phase == v1alpha1.PhaseReporting):
-		return m.debtAfterReboot(now)
+	switch {
+	case m.away():
+		return m.debtOfLiving(now)
 	case m.told():
 		return m.debtOfTold(now)
-	case m.answers() && phase == v1alpha1.PhaseStaging:
+	case m.answers() && m.update.Status.Phase == v1alpha1.PhaseStaging:
 		return debt{
 			since: m.wrote(m.record.offeredAt, now), least: stagingTime,
 			what: "staging makes no progress", answered: m.hindered(),
 		}
-	case m.away(), m.answers(), m.update.NotTakenUp(now):
+	case m.answers(), m.update.NotTakenUp(now):
 		return debt{}
 	default:
 		return debt{since: m.record.offeredAt, what: "it was offered the attempt, and has said nothing of it"}
 	}
 }
 
-// debtOfTold is what the agent owes of a node that was told to go.
+// debtOfTold is what the agent owes of a node that was told to go, and has not gone or is back for good.
 func (m *member) debtOfTold(now time.Time) debt {
 	told, phase := m.toldAt(), m.update.Status.Phase
-	if told.IsZero() {
-		return debt{}
-	}
-	wrote := m.wrote(told, now)
 	switch {
+	case told.IsZero():
+		return debt{}
 	case m.owesAnswer():
-		return debt{since: wrote, what: fmt.Sprintf("it has said %s, but has not answered on the Node", phase)}
-	case m.answers() && phase == v1alpha1.PhaseArming:
-		return debt{since: wrote, grace: armTime, what: "it has said Arming, and the machine has not gone"}
-	case m.away(), m.answers() && phase.Ended():
+		return debt{since: m.wrote(told, now), what: fmt.Sprintf("it has said %s, but has not answered on the Node", phase)}
+	case m.answers() && phase.Ended():
 		return debt{} // an attempt that has ended, and was answered, is closed in this very pass
 	default:
 		return debt{since: told, what: "the node is drained and was told to go, and has not gone", answered: m.hindered()}
 	}
 }
 
-// debtAfterReboot is what the agent owes of a machine that shows life: it writes each minute once it runs. While the
-// machine is silent, or nobody knows yet whether it is, the agent owes nothing.
-func (m *member) debtAfterReboot(now time.Time) debt {
-	phase, rung, since := m.update.Status.Phase, m.update.Status.OutOfBand, m.wrote(m.toldAt(), now)
-	if m.update.SilentMachine() != nil || (phase == v1alpha1.PhaseRebooting && !m.isBack()) {
+// debtOfLiving is what the agent owes once it goes: it is done with arming soon, and writes each minute once it is back. It
+// owes that only while the machine lives; one that does not is the BMC rung's.
+func (m *member) debtOfLiving(now time.Time) debt {
+	phase, rung, grace := m.update.Status.Phase, m.update.Status.OutOfBand, rungTime
+	if !m.lives() {
 		return debt{}
 	}
+	if phase == v1alpha1.PhaseArming {
+		grace = armTime
+	}
+	since := m.wrote(m.toldAt(), now)
 	if rung != nil && rung.Attempt == m.open() && rung.Intent != nil && rung.Intent.DecidedAt.After(since) {
 		since = rung.Intent.DecidedAt.Time // the boot after a reset is another one
 	}
 
 	return debt{
-		since: since, grace: rungTime,
+		since: since, grace: grace, notBefore: m.backSince(now).Add(startTime),
 		what: fmt.Sprintf("it has said %s and has not written since, though the machine shows life", phase),
 	}
 }
 
-// isBack tells whether a machine whose agent said Rebooting runs again: the BMC rung has said so, or the kubelet, which
-// tells the boot it is in.
-func (m *member) isBack() bool {
+// backSince is when the Node became Ready, or not Ready, after it was Unknown perhaps; zero: that is not known. A time to
+// come is of a wrong clock.
+func (m *member) backSince(now time.Time) time.Time {
+	if ready := readyCondition(m.node); ready != nil && !ready.LastTransitionTime.After(now) {
+		return ready.LastTransitionTime.Time
+	}
+
+	return time.Time{}
+}
+
+// lives tells whether the machine shows life now: its kubelet renews its Lease, whether it is Ready or not. Of one that was
+// told to reboot, the BMC rung must have said so, too, or the kubelet tell another boot than the one that was left.
+func (m *member) lives() bool {
 	status, boot := m.update.Status, m.node.Status.NodeInfo.BootID
+	// Unknown: the node controller sees that the Lease is not renewed. No condition: no kubelet has written yet.
+	if ready := readyCondition(m.node); ready == nil || ready.Status == corev1.ConditionUnknown {
+		return false
+	}
 	if rung := status.OutOfBand; rung != nil && rung.Attempt == m.open() && rung.Phase == v1alpha1.OutOfBandRecovered {
 		return true
 	}
 
-	return nodeReady(m.node) && boot != "" && status.BootID != "" && boot != status.BootID
+	return status.Phase != v1alpha1.PhaseRebooting || (boot != "" && status.BootID != "" && boot != status.BootID)
 }
 
 // hindered tells whether the agent speaks of the attempt and names a reason that does not belong to a good one.
@@ -130,15 +151,19 @@ func (m *member) toldAt() time.Time {
 // listen finds the agent that owes an answer for longer than spec.reboot.silentAfter. It says so, and no more: the agent
 // may be about to reboot, so neither the machine nor the drain is touched.
 func (p *pass) listen(m *member) {
-	owed := m.debt(p.world.Now)
+	owed, noted := m.debt(p.world.Now), !m.record.silentSince.IsZero()
 	if after := max(m.silentAfter()+owed.grace, owed.least); !owed.since.IsZero() {
-		left := owed.since.Add(after).Sub(p.world.Now)
+		due := owed.since.Add(after)
+		if !noted && owed.notBefore.After(due) {
+			due = owed.notBefore
+		}
+		left := due.Sub(p.world.Now)
 		p.again(left)
 		if left <= 0 {
 			p.silent[m.name] = silence(m, owed, after)
 		}
 	}
-	text, noted := p.silent[m.name], !m.record.silentSince.IsZero()
+	text := p.silent[m.name]
 	switch {
 	case p.acted(m), (text != "") == noted:
 	case noted:

@@ -83,6 +83,20 @@ func boots(agent, kubelet string) worldChange {
 	}
 }
 
+// kubeletIs is the Node's condition Ready.
+func kubeletIs(status corev1.ConditionStatus) worldChange {
+	return func(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) { setReady(n, status) }
+}
+
+// kubeletSince is when that condition changed last.
+func kubeletSince(ago time.Duration) worldChange {
+	return func(w *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) {
+		n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(w.Now.Add(-ago))
+	}
+}
+
+func noKubelet(_ *World, _ *v1alpha1.NodeUpdate, n *corev1.Node) { n.Status.Conditions = nil }
+
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
 	const short, long, rungLong = 15*time.Minute - time.Second, 15 * time.Minute, 20 * time.Minute
@@ -158,6 +172,38 @@ func TestSilentAgents(t *testing.T) {
 		"proving, late, the machine is back": {[]worldChange{
 			toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), rung("a1", v1alpha1.OutOfBandRecovered),
 		}, "shows life", Miss},
+		"proving, late, not Ready": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), kubeletIs(corev1.ConditionFalse)},
+			"said Proving", Miss,
+		},
+		// The BMC rung waits longer than the pool: the boot gate may take all its time.
+		"proving, lost, and the BMC rung still waits": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching),
+			kubeletIs(corev1.ConditionUnknown),
+		}, "", ""},
+		"proving, told before, then the machine is lost": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), kubeletIs(corev1.ConditionUnknown), noted},
+			"", Hear,
+		},
+		"reporting, lost": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseReporting), beat(rungLong), kubeletIs(corev1.ConditionUnknown)}, "", "",
+		},
+		"proving, late, the machine has just come back": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), kubeletSince(startTime - time.Second)}, "", "",
+		},
+		"proving, late, the machine came back": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), kubeletSince(startTime)},
+			"silent since 2026-11-28T23:40:00Z, for longer than 20m0s: it has said Proving", Miss,
+		},
+		"proving, late, the kubelet's clock is ahead": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), kubeletSince(-time.Hour)}, "said Proving", Miss,
+		},
+		"proving, told before, and the kubelet flaps": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), kubeletSince(0), noted}, "said Proving", "",
+		},
+		"proving, no kubelet has written": {
+			[]worldChange{toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), noKubelet}, "", "",
+		},
 		"proving, the machine is silent, too": {[]worldChange{
 			toldSince(99 * time.Hour), says(v1alpha1.PhaseProving), beat(rungLong), rung("a1", v1alpha1.OutOfBandSilent),
 		}, "", ""},
@@ -177,6 +223,18 @@ func TestSilentAgents(t *testing.T) {
 		"rebooting, another boot's kubelet": {[]worldChange{
 			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching), boots("x", "y"),
 		}, "said Rebooting", Miss},
+		"rebooting, another boot's kubelet, which is not Ready": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching), boots("x", "y"),
+			kubeletIs(corev1.ConditionFalse),
+		}, "said Rebooting", Miss},
+		"rebooting, another boot's kubelet, which is lost again": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching), boots("x", "y"),
+			kubeletIs(corev1.ConditionUnknown),
+		}, "", ""},
+		"rebooting, the machine was back, and is lost again": {[]worldChange{
+			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandRecovered),
+			kubeletIs(corev1.ConditionUnknown),
+		}, "", ""},
 		"rebooting, the old boot's kubelet": {[]worldChange{
 			toldSince(99 * time.Hour), says(v1alpha1.PhaseRebooting), beat(rungLong), rung("a1", v1alpha1.OutOfBandWatching), boots("x", "x"),
 		}, "", ""},
@@ -185,6 +243,28 @@ func TestSilentAgents(t *testing.T) {
 		"arming for ever": {
 			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime)}, "said Arming", Miss,
 		},
+		"arming for ever, not Ready": {[]worldChange{
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), kubeletIs(corev1.ConditionFalse),
+		}, "is not reset while the machine shows life", Miss},
+		"arming for ever, marks lost": {
+			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), unmarked}, "said Arming", Miss,
+		},
+		"arming, and the machine is lost": {[]worldChange{
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), kubeletIs(corev1.ConditionUnknown),
+		}, "", ""},
+		"arming, and the BMC rung finds the machine silent": {[]worldChange{
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a1", v1alpha1.OutOfBandSilent),
+		}, "", ""},
+		"arming, and the BMC rung resets it": {[]worldChange{
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a1", v1alpha1.OutOfBandResetting), noted,
+		}, "", Hear},
+		"arming, back after a reset": {[]worldChange{
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a1", v1alpha1.OutOfBandRecovered),
+			resetSince(long + armTime - time.Second),
+		}, "", ""},
+		"arming, an earlier machine was silent": {[]worldChange{
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a0", v1alpha1.OutOfBandSilent),
+		}, "said Arming", Miss},
 		"ended, about to answer": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseSucceeded), beat(short)}, "", ""},
 		"ended and answered, long after": {[]worldChange{
 			toldSince(99 * time.Hour), says(v1alpha1.PhaseSucceeded), beat(short),

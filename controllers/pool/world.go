@@ -162,13 +162,20 @@ func (m *member) unavailable() bool {
 }
 
 func nodeReady(node *corev1.Node) bool {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionTrue
+	ready := readyCondition(node)
+
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}
+
+// readyCondition is nil before a kubelet has written one.
+func readyCondition(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == corev1.NodeReady {
+			return &node.Status.Conditions[i]
 		}
 	}
 
-	return false
+	return nil
 }
 
 // members collects the nodes of the pool and those that it must let go, in order of their names.
