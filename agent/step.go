@@ -98,21 +98,5 @@ func ends(now time.Time, phase v1alpha1.Phase, reason v1alpha1.Reason, rung v1al
 	}
 }
 
-// maxMessage is the limit of the messages in NodeUpdate status, in bytes.
-const maxMessage = 2048
-
 // cut shortens a message to what the API takes.
-func cut(message string) string {
-	const more = " …"
-
-	if len(message) <= maxMessage {
-		return message
-	}
-
-	end := maxMessage - len(more)
-	for end > 0 && message[end]&0xC0 == 0x80 { // not in the middle of a UTF-8 sequence
-		end--
-	}
-
-	return message[:end] + more
-}
+func cut(message string) string { return v1alpha1.Cut(message, v1alpha1.MaxMessage) }

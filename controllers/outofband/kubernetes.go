@@ -274,17 +274,10 @@ func (s *session) report(before, after *v1alpha1.OutOfBandStatus) {
 	if after.Phase == v1alpha1.OutOfBandRecovered {
 		kind = corev1.EventTypeNormal
 	}
-	note := fmt.Sprintf("Node %s: %s", s.request.Node, after.Message)
-	if len(note) > maxNote {
-		note = note[:maxNote]
-	}
+	note := v1alpha1.Cut(fmt.Sprintf("Node %s: %s", s.request.Node, after.Message), v1alpha1.MaxNote)
 	for _, object := range []runtime.Object{s.host, &s.pool} {
 		s.events.Eventf(object, nil, kind, string(after.Reason), eventAction, "%s", note)
 	}
 }
 
-const (
-	// maxNote is the events API's limit of a note.
-	maxNote     = 1024
-	eventAction = "OutOfBand"
-)
+const eventAction = "OutOfBand"

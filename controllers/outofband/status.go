@@ -2,7 +2,6 @@ package outofband
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,9 +9,6 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
 )
-
-// maxMessage is the CRD's limit of a message.
-const maxMessage = 2048
 
 func wait(status *v1alpha1.OutOfBandStatus, after time.Duration) Decision {
 	return Decision{Verb: Wait, Status: status, After: after}
@@ -27,10 +23,7 @@ func (w World) status(
 		status = w.Status.DeepCopy()
 	}
 	status.Attempt, status.Phase, status.Reason = w.Attempt, phase, reason
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "")
-	}
-	status.Message = message
+	status.Message = v1alpha1.Cut(message, v1alpha1.MaxMessage)
 	status.Deadline = nil
 	if !deadline.IsZero() {
 		// Stored in whole seconds: rounded up, so that it is never early.
