@@ -78,7 +78,9 @@ type NodeSummary struct {
 	Since      time.Time
 	Message    string
 	// Silent says since when the agent owes an answer, and what to do; empty: it owes none, or not for long.
-	Silent      string
+	Silent string
+	// Hindrance is what an agent that cannot stage the release says; empty: nothing is in its way.
+	Hindrance   string
 	Updated     bool
 	Updating    bool
 	Failed      bool
@@ -463,6 +465,7 @@ func (p *pass) summaries() []NodeSummary {
 		if m.update != nil && m.update.SilentMachine() != nil {
 			s.Message = m.update.SilentMachine().Message
 		}
+		s.Hindrance = m.hindrance(p.world.Now)
 		if p.wanted != nil && m.foreign == "" {
 			s.Updated = m.runs(p.wanted)
 			s.Failed = !s.Updated && m.digest() == p.wanted.Digest && failure(m.record.closedAs)

@@ -19,8 +19,12 @@ const (
 	// rungTime is how much later than an agent its machine may count as silent: the node controller takes a minute to see
 	// that a kubelet is gone, and the BMC rung some more to read the power. A silent machine is the rung's to tell.
 	rungTime = 5 * time.Minute
-	// stagingTime is the least time that an agent may stage without a word: it tells each fifth of the image.
+	// stagingTime is the least time that an agent may stage without a word: it tells each fifth of the image, and each 10
+	// minutes that it cannot fetch it.
 	stagingTime = time.Hour
+	// maxQuoted bounds what an agent or a rung says within a longer text, in bytes, so that its end, which names the next
+	// action, is not cut off.
+	maxQuoted = 400
 )
 
 // debt is an answer that an agent owes.
@@ -50,7 +54,7 @@ func (m *member) debt(now time.Time) debt {
 	case m.answers() && m.update.Status.Phase == v1alpha1.PhaseStaging:
 		return debt{
 			since: m.wrote(m.record.offeredAt, now), least: stagingTime,
-			what: "staging makes no progress", answered: m.hindered(),
+			what: "it has told of no progress of staging", answered: m.hindered(),
 		}
 	case m.answers(), m.update.NotTakenUp(now):
 		return debt{}
@@ -128,6 +132,22 @@ func (m *member) hindered() bool {
 	default:
 		return m.answers()
 	}
+}
+
+// hindrance is what an agent that cannot stage the release says, "" when nothing is in its way or it says nothing.
+func (m *member) hindrance(now time.Time) string {
+	if m.open() == "" || m.staged() || (!m.hindered() && !m.update.NotTakenUp(now)) {
+		return ""
+	}
+
+	return m.says()
+}
+
+// says is where the agent stands, in its words.
+func (m *member) says() string {
+	status := m.update.Status
+
+	return fmt.Sprintf("%s, %s: %s", status.Phase, status.Reason, v1alpha1.Cut(status.Message, maxQuoted))
 }
 
 // wrote is when the agent wrote last, from asked on.
@@ -211,7 +231,7 @@ func silence(m *member, owed debt, after time.Duration) string {
 	}
 	if owed.answered {
 		how = "does not go on"
-		beat = fmt.Sprintf("it says %s, %s: %s (%s)", status.Phase, status.Reason, status.Message, beat)
+		beat = fmt.Sprintf("it says %s (%s)", m.says(), beat)
 		next = "and see to what it says; the attempt then goes on by itself"
 	}
 

@@ -137,8 +137,16 @@ func TestSilentAgents(t *testing.T) {
 		},
 		"staging, no progress": {
 			[]worldChange{fetches, annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime)},
-			"its agent is silent since 2026-11-28T23:00:00Z, for longer than 1h0m0s: staging makes no progress", Miss,
+			"its agent is silent since 2026-11-28T23:00:00Z, for longer than 1h0m0s: it has told of no progress of staging", Miss,
 		},
+		"staging, the registry is away": {[]worldChange{
+			agentSays(v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable), annotated(AnnotationOfferedAt, 99*time.Hour),
+			written(10 * time.Minute),
+		}, "", ""},
+		"staging, the registry was away, and the agent has died": {[]worldChange{
+			agentSays(v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable), annotated(AnnotationOfferedAt, 99*time.Hour),
+			written(stagingTime),
+		}, "it says Staging, RegistryUnavailable", Miss},
 		"staging, no progress, patient": {
 			[]worldChange{
 				fetches, annotated(AnnotationOfferedAt, 99*time.Hour), beat(stagingTime),
@@ -346,6 +354,49 @@ func TestASilentAgentIsSaidInTheStatus(t *testing.T) {
 	if found := meta.FindStatusCondition(world.Pool.Status.Conditions, v1alpha1.ConditionReady); found.Reason != v1alpha1.ReasonUpdating ||
 		strings.Contains(found.Message, "silent") {
 		t.Errorf("after the agent went: %s %s", found.Reason, found.Message)
+	}
+}
+
+// Such an agent is not silent, and the pool would only say that it waits for staging.
+func TestAnAgentThatCannotStageIsSaidInTheStatus(t *testing.T) {
+	t.Parallel()
+	says := func(attempt string, phase v1alpha1.Phase, reason v1alpha1.Reason) worldChange {
+		return func(w *World, u *v1alpha1.NodeUpdate, n *corev1.Node) {
+			agentSays(phase, reason)(w, u, n)
+			u.Status.Attempt, u.Status.Message, u.Status.ObservedGeneration = attempt, "trying again: "+strings.Repeat("é", 1000), u.Generation
+			written(time.Minute)(w, u, n)
+		}
+	}
+	for name, tt := range map[string]struct {
+		changes []worldChange
+		want    string
+	}{
+		"the registry is away":   {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable)}, "Staging, RegistryUnavailable"},
+		"it cannot take it up":   {[]worldChange{says("", v1alpha1.PhaseIdle, v1alpha1.ReasonStorageError)}, "Idle, StorageError"},
+		"it fetches":             {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)}, ""},
+		"of an earlier attempt":  {[]worldChange{says("a0", v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable)}, ""},
+		"it has said no more":    {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable), written(2 * stagingTime)}, "does not go on"},
+		"nobody asks any longer": {[]worldChange{says("", v1alpha1.PhaseIdle, v1alpha1.ReasonStorageError), closedAs(DrainTimeout, "", 0), unmarked}, ""},
+	} {
+		world := oneNode(append(tt.changes, annotated(AnnotationOfferedAt, 3*stagingTime))...)
+		(&report{now: world.Now}).fill(world.Pool, world, Decide(world), nil)
+		found := meta.FindStatusCondition(world.Pool.Status.Conditions, v1alpha1.ConditionReady)
+		said := strings.Count(found.Message, "trying again: ééé")
+		if !strings.Contains(found.Message, tt.want) || said > 1 || (said == 1) != (tt.want != "") {
+			t.Errorf("%s: Ready has reason %s and says %s", name, found.Reason, found.Message)
+		}
+	}
+}
+
+// The events API takes 1024 bytes.
+func TestAnAgentsLongMessageLeavesTheNextActionInTheEvent(t *testing.T) {
+	t.Parallel()
+	world := oneNode(toldSince(time.Hour), agentSays(v1alpha1.PhaseStaged, v1alpha1.ReasonStorageError), beat(time.Hour))
+	world.Updates["n0"].Status.Message = strings.Repeat("é", v1alpha1.MaxMessage/2)
+	silent := Decide(world).Nodes[0].Silent
+	note := notef("attempt %s: %s", strings.Repeat("a", attemptIDLength), silent)
+	if !strings.Contains(note, "journalctl -u stayput-agent") || !strings.HasSuffix(note, "goes on by itself") {
+		t.Errorf("the event says %s", note)
 	}
 }
 

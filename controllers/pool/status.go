@@ -227,7 +227,11 @@ func (r *report) message(pool *v1alpha1.HostPool, decision Decision, drains map[
 		case WaitRetry:
 			text = "failed, and is tried again later: " + node.Message
 		case WaitHuman: // see above
-		case WaitNothing, WaitStaging, WaitBudget:
+		case WaitStaging:
+			if node.Silent == "" { // else it is said above
+				text = node.Hindrance
+			}
+		case WaitNothing, WaitBudget:
 			// Most nodes of a large pool wait so; the condition's reason says it once.
 		}
 		if text != "" {
