@@ -462,7 +462,10 @@ func (p *pass) summaries() []NodeSummary {
 		if m.answers() {
 			s.Phase, s.Message = m.update.Status.Phase, m.update.Status.Message
 		}
-		if m.update != nil && m.update.SilentMachine() != nil {
+		switch {
+		case m.held():
+			s.Message = m.plea()
+		case m.update != nil && m.update.SilentMachine() != nil:
 			s.Message = m.update.SilentMachine().Message
 		}
 		s.Hindrance = m.hindrance(p.world.Now)

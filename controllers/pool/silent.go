@@ -215,13 +215,46 @@ func (m *member) silentAfter() time.Duration {
 	return m.update.Spec.Reboot.SilentAfter.Duration
 }
 
+// lookAtAgent is what a person does first about an agent that does not go on.
+const lookAtAgent = "on the node, run `systemctl status stayput-agent` and `journalctl -u stayput-agent`, "
+
+// beat says when the agent wrote last, by its node's clock.
+func (m *member) beat() string {
+	if at := m.update.Status.Heartbeat; at != nil {
+		return "its last heartbeat is of " + at.UTC().Format(time.RFC3339)
+	}
+
+	return "it has never written"
+}
+
+// plea is what a person is asked of a node that is held: by its agent or by the BMC rung, while that cannot do more.
+// Otherwise the machine is back, and the agent must end the attempt; its last words may be from before the reboot.
+func (m *member) plea() string {
+	status, rung := m.update.Status, m.update.SilentMachine()
+	switch {
+	case rung != nil:
+		return rung.Message
+	case m.answers() && status.Phase.Ended() && status.Message != "":
+		return status.Message
+	}
+	says := "its agent says nothing of the attempt"
+	if m.answers() {
+		says = "its agent says " + m.says()
+	}
+	parts := []string{strings.TrimSpace(m.record.closedReason + " at " + m.record.closedAt.UTC().Format(time.RFC3339))}
+	if back := status.OutOfBand; back != nil && back.Attempt == m.update.Spec.Attempt && back.Message != "" {
+		parts = append(parts, "since then: "+v1alpha1.Cut(back.Message, maxQuoted))
+	}
+
+	return strings.Join(append(parts,
+		says+" ("+m.beat()+")",
+		lookAtAgent+"and start it if it does not run; the attempt is closed anew when the agent has ended it",
+	), "; ")
+}
+
 // silence is the text for a person.
 func silence(m *member, owed debt, after time.Duration) string {
-	status := m.update.Status
-	beat := "it has never written"
-	if at := status.Heartbeat; at != nil {
-		beat = "its last heartbeat is of " + at.UTC().Format(time.RFC3339)
-	}
+	beat := m.beat()
 	how, state, next := "is silent", "nothing is done to the node", "and start it; the attempt then goes on by itself"
 	switch {
 	case m.away():
@@ -238,6 +271,6 @@ func silence(m *member, owed debt, after time.Duration) string {
 	return strings.Join([]string{
 		fmt.Sprintf("its agent %s since %s, for longer than %s: %s", how, owed.since.UTC().Format(time.RFC3339), after, owed.what),
 		beat, state,
-		"on the node, run `systemctl status stayput-agent` and `journalctl -u stayput-agent`, " + next,
+		lookAtAgent + next,
 	}, "; ")
 }

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -367,16 +366,20 @@ func TestAnAgentThatCannotStageIsSaidInTheStatus(t *testing.T) {
 			written(time.Minute)(w, u, n)
 		}
 	}
+	away := func(attempt string) worldChange {
+		return says(attempt, v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable)
+	}
+	idle := says("", v1alpha1.PhaseIdle, v1alpha1.ReasonStorageError)
 	for name, tt := range map[string]struct {
 		changes []worldChange
 		want    string
 	}{
-		"the registry is away":   {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable)}, "Staging, RegistryUnavailable"},
-		"it cannot take it up":   {[]worldChange{says("", v1alpha1.PhaseIdle, v1alpha1.ReasonStorageError)}, "Idle, StorageError"},
-		"it fetches":             {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)}, ""},
-		"of an earlier attempt":  {[]worldChange{says("a0", v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable)}, ""},
-		"it has said no more":    {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable), written(2 * stagingTime)}, "does not go on"},
-		"nobody asks any longer": {[]worldChange{says("", v1alpha1.PhaseIdle, v1alpha1.ReasonStorageError), closedAs(DrainTimeout, "", 0), unmarked}, ""},
+		"the registry is away":  {[]worldChange{away("a1")}, "Staging, RegistryUnavailable"},
+		"it cannot take it up":  {[]worldChange{idle}, "Idle, StorageError"},
+		"it fetches":            {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)}, ""},
+		"of an earlier attempt": {[]worldChange{away("a0")}, ""},
+		"it has said no more":   {[]worldChange{away("a1"), written(2 * stagingTime)}, "does not go on"},
+		"nobody asks any more":  {[]worldChange{idle, closedAs(DrainTimeout, "", 0), unmarked}, ""},
 	} {
 		world := oneNode(append(tt.changes, annotated(AnnotationOfferedAt, 3*stagingTime))...)
 		(&report{now: world.Now}).fill(world.Pool, world, Decide(world), nil)
@@ -397,48 +400,5 @@ func TestAnAgentsLongMessageLeavesTheNextActionInTheEvent(t *testing.T) {
 	note := notef("attempt %s: %s", strings.Repeat("a", attemptIDLength), silent)
 	if !strings.Contains(note, "journalctl -u stayput-agent") || !strings.HasSuffix(note, "goes on by itself") {
 		t.Errorf("the event says %s", note)
-	}
-}
-
-// The BMC rung gave the machine up while the agent's last word is Rebooting.
-func TestAMachineThatTheBMCRungGaveUpNeedsAPerson(t *testing.T) {
-	t.Parallel()
-	world := oneNode(toldSince(99*time.Hour), agentSays(v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot),
-		beat(99*time.Hour), rung("a1", v1alpha1.OutOfBandNeedsHuman))
-	actions := Decide(world).Actions
-	if len(actions) != 1 || actions[0].Kind != Close || actions[0].Outcome != NeedsHuman {
-		t.Fatalf("want the attempt to be closed: %+v", actions)
-	}
-	closedAs(actions[0].Outcome, v1alpha1.Reason(actions[0].Reason), 0)(&world, world.Updates["n0"], nil)
-	decision := Decide(world)
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	metrics.observe(world.Pool, decision)
-	for phase, want := range map[v1alpha1.Phase]float64{v1alpha1.PhaseNeedsHuman: 1, v1alpha1.PhaseRebooting: 0} {
-		if got := testutil.ToFloat64(metrics.nodes.WithLabelValues("metal", "pool", string(phase))); got != want {
-			t.Errorf("%v nodes count as %s, want %v", got, phase, want)
-		}
-	}
-	(&report{now: world.Now}).fill(world.Pool, world, decision, nil)
-	found := meta.FindStatusCondition(world.Pool.Status.Conditions, v1alpha1.ConditionReady)
-	if found.Reason != v1alpha1.ReasonNeedsHuman || !strings.Contains(found.Message, "n0: needs a person: look at its console") {
-		t.Errorf("the pool says %s: %s", found.Reason, found.Message)
-	}
-}
-
-func TestWhatNeedsAPersonIsSaidBeforeALongMessageIsCut(t *testing.T) {
-	t.Parallel()
-	decision := Decision{}
-	for _, name := range []string{"n0", "n1", "n2", "n3", "n4"} {
-		decision.Nodes = append(decision.Nodes, NodeSummary{Name: name, Wait: WaitAgent, Silent: strings.Repeat("silent ", 60)})
-	}
-	decision.Nodes = append(decision.Nodes, NodeSummary{Name: "n5", Wait: WaitHuman, Message: "look at its console"})
-	pool := newSimulation(1, intstr.FromInt32(1), v1alpha1.DialectShipped).world.Pool
-	(&report{}).progress(pool, decision, nil)
-	found := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
-	if !strings.Contains(found.Message, "n5: needs a person: look at its console") || strings.Count(found.Message, "n5") != 1 {
-		t.Errorf("the message says %s", found.Message)
 	}
 }

@@ -210,36 +210,41 @@ func (r *report) message(pool *v1alpha1.HostPool, decision Decision, drains map[
 		}
 	}
 	for _, node := range decision.Nodes {
-		text := ""
-		switch node.Wait {
-		case WaitDrain:
-			text = "draining since " + node.Since.UTC().Format(time.RFC3339)
-			if node.Since.IsZero() {
-				text = "being selected"
-			}
-			if drains[node.Name] != "" {
-				text += ": " + drains[node.Name]
-			}
-		case WaitAgent:
-			text = strings.TrimSuffix(fmt.Sprintf("%s: %s", node.Phase, node.Message), ": ")
-		case WaitSelection:
-			text = "staged; select it with the label selected-for-update"
-		case WaitRetry:
-			text = "failed, and is tried again later: " + node.Message
-		case WaitHuman: // see above
-		case WaitStaging:
-			if node.Silent == "" { // else it is said above
-				text = node.Hindrance
-			}
-		case WaitNothing, WaitBudget:
-			// Most nodes of a large pool wait so; the condition's reason says it once.
-		}
-		if text != "" {
+		if text := waitText(node, drains[node.Name]); text != "" {
 			parts = append(parts, node.Name+": "+text)
 		}
 	}
 
 	return strings.Join(parts, "; ")
+}
+
+// waitText says what a node waits for, and what blocks its drain; empty: that is said elsewhere.
+func waitText(node NodeSummary, blocked string) string {
+	switch node.Wait {
+	case WaitDrain:
+		text := "draining since " + node.Since.UTC().Format(time.RFC3339)
+		if node.Since.IsZero() {
+			text = "being selected"
+		}
+
+		return strings.TrimSuffix(text+": "+blocked, ": ")
+	case WaitAgent:
+		return strings.TrimSuffix(fmt.Sprintf("%s: %s", node.Phase, node.Message), ": ")
+	case WaitSelection:
+		return "staged; select it with the label selected-for-update"
+	case WaitRetry:
+		return "failed, and is tried again later: " + node.Message
+	case WaitStaging:
+		if node.Silent != "" {
+			return "" // what hinders the agent is said with its silence
+		}
+
+		return node.Hindrance
+	case WaitHuman, WaitNothing, WaitBudget:
+		// What a person has to do is said first. Most nodes of a large pool wait so; the condition's reason says it once.
+	}
+
+	return ""
 }
 
 // writeStatus writes the status when it has changed.
