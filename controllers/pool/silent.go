@@ -207,12 +207,13 @@ func (d Decision) silent() int {
 	return count
 }
 
+// silentAfter is how long the agent may owe an answer.
 func (m *member) silentAfter() time.Duration {
-	if m.update == nil || m.update.Spec.Reboot.SilentAfter.Duration <= 0 {
+	if m.update == nil {
 		return v1alpha1.DefaultSilentAfter
 	}
 
-	return m.update.Spec.Reboot.SilentAfter.Duration
+	return m.update.Spec.Reboot.Patience()
 }
 
 // lookAtAgent is what a person does first about an agent that does not go on.

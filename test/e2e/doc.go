@@ -1,7 +1,7 @@
 // Package e2e runs Stayput's scenarios on the lab: real systems on virtual machines, one struct a scenario.
 //
-// A Scenario says what its machines are told to run, what happens on the way, and how it must end. The Runner plays it
-// and checks, in every one of them, what must hold whatever happens; see invariants.go. All share a lab, with the hosts
+// A Scenario says what its machines are told to run, what happens on the way (its Incidents), and how it must end. A Run
+// plays it and checks, in every one of them, what must hold whatever happens; see invariants.go. All share a lab, with the hosts
 // and pools in one cluster and the Nodes in another, and with a workload on each machine. Scenarios of different
 // machines are played side by side, those of the same machine one after the other, each from where the one before has
 // left it, also when that one failed.
