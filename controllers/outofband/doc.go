@@ -1,8 +1,8 @@
-// Package outofband is the BMC rung of the fallback ladder: a machine that was told to reboot, or that is back
+// Package outofband is the BMC rung of the fallback ladder: a machine that is about to reboot, was told to, or is back
 // from it and not done, and is silent is looked at, and then reset, through its BMC. Each reset costs one try of the
 // boot counter, so the boot loader's own fallback finishes the job.
 //
-// It watches NodeUpdates whose agent says Rebooting, Proving or Reporting: until the agent is done, the machine must go
+// It watches NodeUpdates whose agent says Arming, Rebooting, Proving or Reporting: until the agent is done, the machine must go
 // on showing life. The silence counts from the newest sign of life: a write of the agent (in Proving and Reporting it
 // writes at least once a minute) or of the kubelet, and a Node that counts as alive while Ready is not Unknown, that is
 // while the Lease is renewed. In Rebooting the kubelet and the Lease count only with another boot ID than the agent's.
@@ -10,8 +10,8 @@
 // reset stays Ready for up to 50 s. Without a node controller no Lease ends: of the machines that were back, or whose new
 // boot's kubelet has written, none is reset.
 //
-// The allowed silence is spec.reboot.silentAfter; in Proving at least until the boot gate has decided, and in Reporting
-// at least as long as the agent may pause.
+// The allowed silence is spec.reboot.silentAfter; in Arming 10 minutes more, in Proving the longest deadline of
+// spec.health more, and in Reporting at least as long as the agent may pause.
 //
 // The times of writes are the API server's, where it names the writer; the wait begins when this controller first sees
 // the phase, by its own clock, so that a node's wrong clock neither shortens nor stretches it. The deadline is stored, and

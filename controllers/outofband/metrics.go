@@ -32,7 +32,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"kind"}),
 		silent: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "stayput_outofband_silent_machines",
-			Help: "Machines that were told to reboot, or are back and not done, and are silent past their deadline.",
+			Help: "Machines that are about to reboot, were told to, or are back and not done, and are silent past their deadline.",
 		}),
 		down: map[Request]bool{},
 	}

@@ -171,7 +171,7 @@ func nodeState(ctx context.Context, running *lab.Lab, name string) string {
 }
 
 func newSSHCommand(shared *flags) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "ssh NODE [COMMAND]...",
 		Short: "Enter a machine, or run a command in it",
 		Args:  cobra.MinimumNArgs(1),
@@ -195,6 +195,11 @@ func newSSHCommand(shared *flags) *cobra.Command {
 			return fmt.Errorf("running ssh: %w", syscall.Exec(program, append(append([]string{"ssh"}, words...), args[1:]...), os.Environ()))
 		},
 	}
+
+	// What follows the machine's name is the command's, flags too.
+	cmd.Flags().SetInterspersed(false)
+
+	return cmd
 }
 
 const followInterval = 200 * time.Millisecond

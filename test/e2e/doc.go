@@ -6,7 +6,7 @@
 // machines are played side by side, those of the same machine one after the other, each from where the one before has
 // left it, also when that one failed.
 //
-// `go test -v -timeout 60m ./test/e2e` needs root and the packages of hack/lab/packages.txt; nothing is skipped. For
+// `make e2e`, or `go test -v -timeout 85m ./test/e2e`, needs root and the packages of hack/lab/packages.txt; nothing is skipped. For
 // one scenario add `-run 'TestScenarios/kernel_panic'`: each is told a version that is newer than what its machines can
 // be at. `-skip 'TestScenarios$'` leaves the tests that need no machine. The lab's directory, with every log and
 // console, is kept when STAYPUT_E2E_KEEP names a directory.
