@@ -19,7 +19,7 @@ const waitingForAgent = "WaitingForAgent"
 // themselves. Of the updates, those whose door is another are left out; the rest keep their order. Deadlines are shown
 // as time left at now.
 func Write(out io.Writer, pool *v1alpha1.HostPool, updates []v1alpha1.NodeUpdate, now time.Time) error {
-	writeHeader(out, pool)
+	WriteHeader(out, pool)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NODE\tPHASE\tSLOT\tRUNNING\tWANTED\tBYTES\tDEADLINE\tREASON")
 	var below strings.Builder
@@ -44,7 +44,8 @@ func Write(out io.Writer, pool *v1alpha1.HostPool, updates []v1alpha1.NodeUpdate
 	return nil
 }
 
-func writeHeader(out io.Writer, pool *v1alpha1.HostPool) {
+// WriteHeader writes what stands above the table, for a pool whose nodes cannot be read.
+func WriteHeader(out io.Writer, pool *v1alpha1.HostPool) {
 	status := pool.Status
 	release := pool.Spec.Release.OS.Image
 	if status.Release != nil && status.Release.Image == release {

@@ -138,16 +138,16 @@ func watchPools(
 	}
 }
 
-// printPools prints a table for each pool.
+// printPools prints a table for each pool. One whose nodes cannot be read has its conditions only, and does not keep the
+// others from being shown.
 func printPools(
 	ctx context.Context, out io.Writer, connected client.Client, namespace, name string, now time.Time,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	pools, err := readPools(ctx, connected, namespace, name)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	if len(pools) == 0 {
 		fmt.Fprintf(out, "No HostPools in namespace %q.\n", namespace)
 	}
@@ -156,14 +156,17 @@ func printPools(
 			fmt.Fprintln(out)
 		}
 		if err := printPool(ctx, out, connected, &pools[i], now); err != nil {
-			return err
+			statustable.WriteHeader(out, &pools[i])
+			errs = append(errs, err)
 		}
 	}
 
-	return nil
+	return errors.Join(errs...)
 }
 
 func readPools(ctx context.Context, connected client.Client, namespace, name string) ([]v1alpha1.HostPool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	if name != "" {
 		var pool v1alpha1.HostPool
 		if err := connected.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pool); err != nil {
@@ -203,6 +206,8 @@ func nodesCluster(ctx context.Context, home client.Client, pool *v1alpha1.HostPo
 }
 
 func printPool(ctx context.Context, out io.Writer, home client.Client, pool *v1alpha1.HostPool, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	nodes, err := nodesCluster(ctx, home, pool)
 	if err != nil {
 		return err

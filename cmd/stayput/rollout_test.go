@@ -108,6 +108,22 @@ func TestStatusOfAnotherClusterNeedsItsKubeconfig(t *testing.T) {
 	}
 }
 
+func TestAPoolWhoseNodesCannotBeReadDoesNotHideTheOthers(t *testing.T) {
+	t.Parallel()
+	away, near := haltedPool(), haltedPool()
+	away.Name, away.Spec.Cluster = "away", &v1alpha1.ClusterReference{KubeconfigSecretName: "prod"}
+	var out strings.Builder
+	err := printPools(t.Context(), &out, fakeCluster(t, away, near), "metal", "", time.Now())
+	if err == nil || !strings.Contains(err.Error(), "prod") {
+		t.Errorf("got %v, want an error that names the Secret", err)
+	}
+	for _, want := range []string{"HostPool metal/away", "HostPool metal/" + near.Name, "NODE "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, out.String())
+		}
+	}
+}
+
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	key := types.NamespacedName{Namespace: "metal", Name: "gpu"}
