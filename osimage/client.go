@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type Client struct {
 	retry        Retry
 	stallAfter   time.Duration
 	count        func(n int64)
+	notice       func(cause error, pause time.Duration)
 	base         http.RoundTripper
 
 	mutex sync.Mutex
@@ -61,6 +63,7 @@ func NewClient(options ...Option) (*Client, error) {
 		}
 	}
 
+	client.retry.notice = client.notice
 	client.base = newTransport(client.roots, client.plainHTTP, client.count)
 
 	return client, nil
@@ -120,7 +123,18 @@ func (c *Client) parse(reference string) (name.Reference, error) {
 		options = append(options, name.Insecure)
 	}
 
-	parsed, err := name.ParseReference(reference, options...)
+	// As name.ParseReference does, but its errors do not say what is wrong.
+	var (
+		parsed name.Reference
+		err    error
+	)
+
+	if strings.Contains(reference, "@") {
+		parsed, err = name.NewDigest(reference, options...)
+	} else {
+		parsed, err = name.NewTag(reference, options...)
+	}
+
 	if err != nil {
 		return nil, &Error{
 			Kind: ErrInvalid, Subject: fmt.Sprintf("image reference %q", reference), Err: err,
@@ -255,7 +269,10 @@ func (c *Client) session(ctx context.Context, repository name.Repository, scope 
 
 	auth, err := authn.Resolve(ctx, c.keychain, repository)
 	if err != nil {
-		return nil, fmt.Errorf("finding the credentials for %s: %w", repository.RegistryStr(), err)
+		return nil, &Error{
+			Kind: ErrUnauthorized, Subject: "credentials for " + repository.RegistryStr(), Err: err,
+			Fix: "correct the docker config, or the credential helper that it names",
+		}
 	}
 
 	session, err = transport.NewWithContext(ctx, repository.Registry, auth, c.base, []string{repository.Scope(scope)})

@@ -147,6 +147,16 @@ func WithRetry(retry Retry) Option {
 	}
 }
 
+// WithRetryNotice calls notice before each pause after which a failure is tried again, so that nobody takes the wait for
+// a standstill. It is called from several goroutines.
+func WithRetryNotice(notice func(cause error, pause time.Duration)) Option {
+	return func(client *Client) error {
+		client.notice = notice
+
+		return nil
+	}
+}
+
 // WithStallTimeout sets how long a transfer may bring no byte before it counts as broken. The default is one minute.
 func WithStallTimeout(after time.Duration) Option {
 	return func(client *Client) error {

@@ -13,6 +13,8 @@ type Retry struct {
 	Tries int
 	// First is the pause after the first failure; each next one is twice as long, up to Max. A fifth is random.
 	First, Max time.Duration
+	// notice, when set, is told before each pause.
+	notice func(cause error, pause time.Duration)
 }
 
 const (
@@ -48,7 +50,12 @@ func (r Retry) pause(ctx context.Context, failures int, cause error) error {
 		return fmt.Errorf("giving up after %d tries: %w", failures, cause)
 	}
 
-	timer := time.NewTimer(r.length(failures))
+	length := r.length(failures)
+	if r.notice != nil {
+		r.notice(cause, length)
+	}
+
+	timer := time.NewTimer(length)
 	defer timer.Stop()
 
 	select {

@@ -102,21 +102,25 @@ func classify(ctx context.Context, subject string, err error) error {
 		network *url.Error
 	)
 
-	// Registries with loopback or private addresses are asked over TLS and in the clear. Both failed then: the first
-	// failure is what matters, since the second is our own refusal.
-	if errors.As(err, &network) && !errors.As(network.Err, &typed) {
+	// Registries with loopback or private addresses, and all when plain HTTP is allowed, are asked over TLS and in the
+	// clear, and both failures are here; errors.As finds the first. Our own refusal to go in the clear says the least.
+	hasNetwork := errors.As(err, &network) && !errors.As(network.Err, &typed)
+
+	if hasNetwork {
 		if trust := trustError(subject, network); trust != nil {
 			return trust
 		}
-
-		return &Error{Kind: ErrTransient, Subject: subject, Err: redact(network), Fix: fixLater}
 	}
 
 	switch {
-	case errors.As(err, &typed):
-		return typed
 	case errors.As(err, &answer):
 		return statusError(subject, answer.StatusCode, answer)
+	case hasNetwork && errors.Is(network, http.ErrSchemeMismatch):
+		return plainHTTPRefused(redact(network).url)
+	case hasNetwork:
+		return &Error{Kind: ErrTransient, Subject: subject, Err: redact(network), Fix: fixLater}
+	case errors.As(err, &typed):
+		return typed
 	default:
 		return &Error{Kind: ErrTransient, Subject: subject, Err: err, Fix: fixLater}
 	}
@@ -132,8 +136,6 @@ func trustError(subject string, err *url.Error) error {
 	)
 
 	switch {
-	case errors.Is(err, http.ErrSchemeMismatch):
-		return plainHTTPRefused(redact(err).url)
 	case errors.As(err, &host):
 		return &Error{
 			Kind: ErrUnknownCA, Subject: subject, Detail: host.Error(),
