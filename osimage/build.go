@@ -1,7 +1,6 @@
 package osimage
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -9,11 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	seekable "github.com/SaveTheRbtz/zstd-seekable-format-go/pkg"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
 )
@@ -30,7 +27,7 @@ type BuildSpec struct {
 
 // Build makes an image from files in an OCI layout folder, which is created when needed and may hold other images. An
 // image of the same version in it is replaced. The same files give the same digests with the same Stayput version.
-func Build(ctx context.Context, dir string, spec BuildSpec) (*Image, error) {
+func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err error) {
 	config := Config{
 		Name: spec.Name, Version: spec.Version, Architecture: spec.Architecture,
 		MinSourceVersion: spec.MinSourceVersion, Scheme: SchemeDPS, RootHash: spec.RootHash,
@@ -40,10 +37,12 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (*Image, error) {
 		return nil, err
 	}
 
-	path, err := openLayoutForWriting(dir)
+	target, err := openFolder(dir)
 	if err != nil {
 		return nil, err
 	}
+
+	defer func() { err = errors.Join(err, target.close()) }()
 
 	for _, role := range Roles() {
 		file, ok := spec.Files[role]
@@ -51,7 +50,7 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (*Image, error) {
 			continue
 		}
 
-		content, err := addContent(ctx, dir, role, file, spec.Progress)
+		content, err := addContent(ctx, target, role, file, spec.Progress)
 		if err != nil {
 			return nil, fmt.Errorf("adding %s from %s: %w", role, file, err)
 		}
@@ -59,7 +58,12 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (*Image, error) {
 		config.Contents = append(config.Contents, content)
 	}
 
-	digest, err := addManifest(path, config)
+	// A device, or a file that is being changed, may hold something else than checkSpec saw.
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+
+	digest, err := addManifest(target, config)
 	if err != nil {
 		return nil, err
 	}
@@ -77,20 +81,31 @@ func checkSpec(config Config, files map[Role]string) error {
 			return fmt.Errorf("adding %s: %w", role, err)
 		}
 
-		if info.Mode().IsRegular() && info.Size() == 0 {
+		switch kind := info.Mode(); {
+		case kind.IsRegular() && info.Size() == 0:
 			return invalid(file, fmt.Sprintf("the file for %s is empty", role), "give the file that was built")
+		case !kind.IsRegular() && kind&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice:
+			return invalid(file, fmt.Sprintf("what is given for %s is neither a regular file nor a block device", role),
+				"give the file that was built")
 		}
 
 		config.Contents = append(config.Contents,
 			Content{Role: role, Digest: anyDigest, RawDigest: anyDigest, Size: 1, RawSize: 1})
 	}
 
-	return config.Validate()
+	err := config.Validate()
+
+	if problem, ok := errors.AsType[*Error](err); ok {
+		// Nothing was built yet: it is what was asked for that cannot be used.
+		return invalid(problem.Subject, problem.Detail, "correct it and build again")
+	}
+
+	return err
 }
 
 // addContent compresses a file into a blob of the layout.
 func addContent(
-	ctx context.Context, dir string, role Role, file string, progress func(Role, int64, int64),
+	ctx context.Context, target *folder, role Role, file string, progress func(Role, int64, int64),
 ) (content Content, err error) {
 	input, err := os.Open(file)
 	if err != nil {
@@ -108,33 +123,28 @@ func addContent(
 		return Content{}, fmt.Errorf("reading it: %w", err)
 	}
 
-	output, err := os.CreateTemp(filepath.Dir(blobPath(dir, "sha256:0")), ".building-")
+	output, err := target.create()
 	if err != nil {
 		return Content{}, fmt.Errorf("making a blob: %w", err)
 	}
-
-	// After the rename there is nothing to remove, so the error says nothing.
-	defer func() { _ = os.Remove(output.Name()) }()
 
 	content, err = compress(ctx, input, output, func(done int64) {
 		if progress != nil {
 			progress(role, done, total)
 		}
 	})
-	if err := errors.Join(err, output.Chmod(blobMode), output.Close()); err != nil {
-		return Content{}, err
+	if err != nil {
+		return Content{}, errors.Join(err, output.Close(), os.Remove(output.Name()))
 	}
 
 	content.Role = role
 
-	if err := os.Rename(output.Name(), blobPath(dir, content.Digest)); err != nil {
-		return Content{}, fmt.Errorf("naming the blob: %w", err)
+	if err := target.keep(output, blobPath(target.dir, content.Digest)); err != nil {
+		return Content{}, fmt.Errorf("keeping the blob: %w", err)
 	}
 
 	return content, nil
 }
-
-const blobMode = 0o644
 
 // compress writes input as zstd frames of frameSize raw bytes, followed by the seek table.
 func compress(ctx context.Context, input io.Reader, output io.Writer, progress func(done int64)) (Content, error) {
@@ -175,7 +185,7 @@ func compress(ctx context.Context, input io.Reader, output io.Writer, progress f
 		}
 	}
 
-	if err := errors.Join(ctx.Err(), writer.Close(), encoder.Close()); err != nil {
+	if err := errors.Join(context.Cause(ctx), writer.Close(), encoder.Close()); err != nil {
 		return Content{}, fmt.Errorf("writing the blob: %w", err)
 	}
 
@@ -185,20 +195,20 @@ func compress(ctx context.Context, input io.Reader, output io.Writer, progress f
 }
 
 // addManifest writes config and manifest and names the image in the index.
-func addManifest(path layout.Path, config Config) (v1.Hash, error) {
+func addManifest(target *folder, config Config) (v1.Hash, error) {
 	data, err := json.Marshal(config)
 	if err != nil {
 		return v1.Hash{}, fmt.Errorf("writing the config: %w", err)
 	}
 
-	digest, size, err := writeSmallBlob(path, data)
+	digest, err := target.writeBlob(data)
 	if err != nil {
 		return v1.Hash{}, err
 	}
 
 	manifest := v1.Manifest{
 		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: ArtifactType,
-		Config: v1.Descriptor{MediaType: ConfigMediaType, Digest: digest, Size: size},
+		Config: v1.Descriptor{MediaType: ConfigMediaType, Digest: digest, Size: int64(len(data))},
 		Annotations: map[string]string{
 			"org.opencontainers.image.title":   config.Name,
 			"org.opencontainers.image.version": config.Version,
@@ -223,18 +233,5 @@ func addManifest(path layout.Path, config Config) (v1.Hash, error) {
 		return v1.Hash{}, fmt.Errorf("writing the manifest: %w", err)
 	}
 
-	return addToLayout(path, config, data)
-}
-
-func writeSmallBlob(path layout.Path, data []byte) (v1.Hash, int64, error) {
-	digest, size, err := v1.SHA256(bytes.NewReader(data))
-	if err != nil {
-		return v1.Hash{}, 0, fmt.Errorf("hashing a blob: %w", err)
-	}
-
-	if err := path.WriteBlob(digest, io.NopCloser(bytes.NewReader(data))); err != nil {
-		return v1.Hash{}, 0, fmt.Errorf("writing a blob of %s: %w", path, err)
-	}
-
-	return digest, size, nil
+	return target.name(config, data)
 }

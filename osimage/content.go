@@ -198,6 +198,13 @@ func digestOf(sum hash.Hash) string {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
 }
 
+func digestOfBytes(data []byte) string {
+	sum := sha256.New()
+	sum.Write(data)
+
+	return digestOf(sum)
+}
+
 func wrongDigest(subject, what, got, want string) error {
 	return &Error{
 		Kind: ErrWrongDigest, Subject: subject, Fix: fixRebuild,

@@ -11,10 +11,7 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/match"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // refNameAnnotation is the tag of an entry in a layout's index (OCI image-spec, annotations).
@@ -53,12 +50,12 @@ func OpenLayout(ctx context.Context, dir, tag string) (*Image, error) {
 func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
 	index, err := path.ImageIndex()
 	if err != nil {
-		return v1.Descriptor{}, notAnImage(dir, "index.json cannot be read", err)
+		return v1.Descriptor{}, brokenIndex(dir, err)
 	}
 
 	manifest, err := index.IndexManifest()
 	if err != nil {
-		return v1.Descriptor{}, notAnImage(dir, "index.json cannot be read", err)
+		return v1.Descriptor{}, brokenIndex(dir, err)
 	}
 
 	var (
@@ -75,6 +72,13 @@ func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
 		}
 	}
 
+	if len(manifest.Manifests) == 0 {
+		return v1.Descriptor{}, &Error{
+			Kind: ErrNotFound, Subject: dir, Detail: "the folder holds no image: nothing was built or pulled into it to the end",
+			Fix: "run `stayput image build` or `stayput image pull` again",
+		}
+	}
+
 	if len(found) != 1 {
 		return v1.Descriptor{}, &Error{
 			Kind: ErrNotFound, Subject: dir,
@@ -84,6 +88,13 @@ func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
 	}
 
 	return found[0], nil
+}
+
+func brokenIndex(dir string, cause error) error {
+	return &Error{
+		Kind: ErrNotAnImage, Subject: dir, Detail: "index.json cannot be read", Err: cause,
+		Fix: "remove that file, then build or pull again: layers that are whole are kept",
+	}
 }
 
 // layoutBlobs reads blobs from an OCI layout folder.
@@ -127,46 +138,4 @@ func blobPath(dir, digest string) string {
 	algorithm, hex, _ := strings.Cut(digest, ":")
 
 	return filepath.Join(dir, "blobs", algorithm, hex)
-}
-
-// openLayoutForWriting makes the folder a layout when it is not one.
-func openLayoutForWriting(dir string) (layout.Path, error) {
-	path, err := layout.FromPath(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		path, err = layout.Write(dir, empty.Index)
-	}
-
-	if err != nil {
-		return "", fmt.Errorf("making an OCI layout in %s: %w", dir, err)
-	}
-
-	if err := os.MkdirAll(filepath.Dir(blobPath(dir, "sha256:0")), dirMode); err != nil {
-		return "", fmt.Errorf("making an OCI layout in %s: %w", dir, err)
-	}
-
-	return path, nil
-}
-
-const dirMode = 0o755
-
-// addToLayout names a manifest in the index by the image's version, in place of an older one with that name.
-func addToLayout(path layout.Path, config Config, manifest []byte) (v1.Hash, error) {
-	digest, size, err := writeSmallBlob(path, manifest)
-	if err != nil {
-		return v1.Hash{}, err
-	}
-
-	if err := path.RemoveDescriptors(match.Name(config.Version)); err != nil {
-		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", path, err)
-	}
-
-	if err := path.AppendDescriptor(v1.Descriptor{
-		MediaType: types.OCIManifestSchema1, ArtifactType: ArtifactType, Digest: digest, Size: size,
-		Platform:    &v1.Platform{OS: "linux", Architecture: config.Architecture},
-		Annotations: map[string]string{refNameAnnotation: config.Version},
-	}); err != nil {
-		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", path, err)
-	}
-
-	return digest, nil
 }

@@ -15,16 +15,18 @@ import (
 // nothing when the image is there. Progress, when set, is called with the bytes of the layers.
 func (c *Client) Pull(
 	ctx context.Context, reference, dir string, progress func(done, total int64),
-) (*Image, error) {
-	image, err := c.Image(ctx, reference)
+) (image *Image, err error) {
+	image, err = c.Image(ctx, reference)
 	if err != nil {
 		return nil, err
 	}
 
-	path, err := openLayoutForWriting(dir)
+	target, err := openFolder(dir)
 	if err != nil {
 		return nil, err
 	}
+
+	defer func() { err = errors.Join(err, target.close()) }()
 
 	var done, total int64
 	for _, content := range image.config.Contents {
@@ -56,11 +58,11 @@ func (c *Client) Pull(
 		return nil, err
 	}
 
-	if _, _, err := writeSmallBlob(path, config); err != nil {
+	if _, err := target.writeBlob(config); err != nil {
 		return nil, err
 	}
 
-	if _, err := addToLayout(path, image.config, image.manifest); err != nil {
+	if _, err := target.name(image.config, image.manifest); err != nil {
 		return nil, err
 	}
 
@@ -71,7 +73,7 @@ func (c *Client) Pull(
 func (i *Image) pullLayer(ctx context.Context, dir string, content Content, progress func(int64)) (err error) {
 	final := blobPath(dir, content.Digest)
 
-	if info, err := os.Stat(final); err == nil && info.Size() == content.Size {
+	if digest, err := digestOfFile(final); err == nil && digest == content.Digest {
 		progress(content.Size)
 
 		return nil
@@ -109,6 +111,23 @@ func (i *Image) pullLayer(ctx context.Context, dir string, content Content, prog
 	}
 
 	return nil
+}
+
+// digestOfFile reads a blob that is there already: its name and size say nothing about its bytes.
+func digestOfFile(path string) (digest string, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return "", err
+	}
+
+	return digestOf(sum), nil
 }
 
 // appendLayer fetches what is missing at the end of the file. A place without ranges is read from its start.

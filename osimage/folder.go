@@ -1,0 +1,202 @@
+package osimage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	dirMode  = 0o755
+	blobMode = 0o644
+
+	indexFile   = "index.json"
+	versionFile = "oci-layout"
+	// versionText is the content of versionFile (OCI image-spec, image-layout).
+	versionText = `{"imageLayoutVersion":"1.0.0"}`
+	emptyIndex  = `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}`
+
+	// unfinished starts the names of files that are being written: whoever may write to a folder removes those of others.
+	unfinished = ".building-"
+)
+
+// folder is an OCI layout folder that only this process writes to. Files in it appear whole and under their final names
+// or not at all, so that a crash leaves the folder as it was.
+type folder struct {
+	dir  string
+	lock *os.File
+}
+
+// openFolder makes the folder a layout when it is not one, and takes away what a crash has left.
+func openFolder(dir string) (*folder, error) {
+	if err := os.MkdirAll(filepath.Dir(blobPath(dir, "sha256:0")), dirMode); err != nil {
+		return nil, fmt.Errorf("making an OCI layout in %s: %w", dir, err)
+	}
+
+	lock, err := lockFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+
+	result := &folder{dir: dir, lock: lock}
+
+	if err := result.prepare(); err != nil {
+		return nil, errors.Join(fmt.Errorf("making an OCI layout in %s: %w", dir, err), result.close())
+	}
+
+	return result, nil
+}
+
+// lockFolder keeps others from writing until the file is closed.
+func lockFolder(dir string) (*os.File, error) {
+	lock, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("making an OCI layout in %s: %w", dir, err)
+	}
+
+	// Other errors than this one come from file systems without locks, which are used without.
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(
+			invalid(dir, "another program is writing to the folder", "wait until it ends, or use another folder"), lock.Close())
+	}
+
+	return lock, nil
+}
+
+func (f *folder) close() error {
+	return f.lock.Close()
+}
+
+func (f *folder) prepare() error {
+	blobs := filepath.Dir(blobPath(f.dir, "sha256:0"))
+
+	entries, err := os.ReadDir(blobs)
+	if err != nil {
+		return err
+	}
+
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), unfinished) {
+			continue
+		}
+
+		if err := os.Remove(filepath.Join(blobs, entry.Name())); err != nil {
+			return err
+		}
+	}
+
+	// The index comes last: it is what makes a folder a layout.
+	for _, file := range []struct{ name, text string }{{versionFile, versionText}, {indexFile, emptyIndex}} {
+		if _, err := os.Stat(f.path(file.name)); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+
+		if err := f.write(f.path(file.name), []byte(file.text)); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (f *folder) path(names ...string) string {
+	return filepath.Join(append([]string{f.dir}, names...)...)
+}
+
+// create opens a file for what has no final name yet.
+func (f *folder) create() (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(blobPath(f.dir, "sha256:0")), unfinished)
+}
+
+// keep gives a file of create its final name once it is on the medium. After an error the file is gone.
+func (f *folder) keep(file *os.File, final string) error {
+	err := errors.Join(file.Chmod(blobMode), file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), final)
+	}
+
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+
+	return nil
+}
+
+// write puts a small file in place of an older one.
+func (f *folder) write(final string, data []byte) error {
+	file, err := f.create()
+	if err != nil {
+		return err
+	}
+
+	if _, err := file.Write(data); err != nil {
+		return errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}
+
+	return f.keep(file, final)
+}
+
+// writeBlob adds a small blob. One of this digest that is there already is written anew, since it may be damaged.
+func (f *folder) writeBlob(data []byte) (v1.Hash, error) {
+	sum := digestOfBytes(data)
+
+	digest, err := v1.NewHash(sum)
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("writing a blob of %s: %w", f.dir, err)
+	}
+
+	if err := f.write(blobPath(f.dir, sum), data); err != nil {
+		return v1.Hash{}, fmt.Errorf("writing a blob of %s: %w", f.dir, err)
+	}
+
+	return digest, nil
+}
+
+// name adds a manifest and names it in the index by the image's version, in place of an older one with that name.
+func (f *folder) name(config Config, manifest []byte) (v1.Hash, error) {
+	digest, err := f.writeBlob(manifest)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+
+	old, err := layout.Path(f.dir).ImageIndex()
+	if err != nil {
+		return v1.Hash{}, brokenIndex(f.dir, err)
+	}
+
+	index, err := old.IndexManifest()
+	if err != nil {
+		return v1.Hash{}, brokenIndex(f.dir, err)
+	}
+
+	index.Manifests = append(
+		slices.DeleteFunc(index.Manifests, func(entry v1.Descriptor) bool {
+			return entry.Annotations[refNameAnnotation] == config.Version
+		}),
+		v1.Descriptor{
+			MediaType: types.OCIManifestSchema1, ArtifactType: ArtifactType, Digest: digest, Size: int64(len(manifest)),
+			Platform:    &v1.Platform{OS: "linux", Architecture: config.Architecture},
+			Annotations: map[string]string{refNameAnnotation: config.Version},
+		})
+
+	data, err := json.MarshalIndent(index, "", "   ")
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", f.dir, err)
+	}
+
+	if err := f.write(f.path(indexFile), data); err != nil {
+		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", f.dir, err)
+	}
+
+	return digest, nil
+}
