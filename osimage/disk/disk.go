@@ -8,9 +8,12 @@ import (
 	"path/filepath"
 
 	"github.com/diskfs/go-diskfs/partition/gpt"
+	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
+
+const fileMode = 0o644
 
 // Options change the disk that is made.
 type Options struct {
@@ -56,28 +59,86 @@ func Create(ctx context.Context, source osimage.Source, file string, options Opt
 		return Result{}, err
 	}
 
-	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		return Result{}, &osimage.Error{
-			Kind: osimage.ErrInvalid, Subject: file, Detail: "it is not a regular file",
-			Fix: "name a file, and write that to the device",
-		}
-	}
-
-	out, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".")
+	out, err := openPartial(file)
 	if err != nil {
-		return Result{}, fmt.Errorf("making the disk: %w", err)
+		return Result{}, err
 	}
 
-	err = errors.Join(plan.write(ctx, source, out, options), out.Close())
+	err = plan.write(ctx, source, out, options)
 	if err == nil {
 		err = os.Rename(out.Name(), file)
 	}
 
 	if err != nil {
-		return Result{}, errors.Join(fmt.Errorf("making the disk: %w", err), os.Remove(out.Name()))
+		return Result{}, errors.Join(fmt.Errorf("making the disk: %w", err), os.Remove(out.Name()), out.Close())
+	}
+
+	// Only now: the lock must last until the file has its final name.
+	if err := out.Close(); err != nil {
+		return Result{}, fmt.Errorf("making the disk: %w", err)
 	}
 
 	return plan.result(), nil
+}
+
+// openPartial opens the file that becomes the disk. Its name is always the same, so that what a crash has left is
+// taken over, and it is locked, so that two do not make it at once.
+func openPartial(file string) (*os.File, error) {
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return nil, &osimage.Error{
+			Kind: osimage.ErrInvalid, Subject: file, Detail: "it is not a regular file",
+			Fix: "name a file, and write that to the device",
+		}
+	}
+
+	if info, err := os.Stat(filepath.Dir(file)); err != nil || !info.IsDir() {
+		return nil, &osimage.Error{
+			Kind: osimage.ErrInvalid, Subject: file, Detail: "there is no folder " + filepath.Dir(file),
+			Fix: "make the folder, or name a file elsewhere",
+		}
+	}
+
+	name := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".partial")
+
+	out, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return nil, fmt.Errorf("making the disk: %w", err)
+	}
+
+	if err := lockPartial(out); err != nil {
+		return nil, errors.Join(fmt.Errorf("making the disk %s: %w", file, err), out.Close())
+	}
+
+	// Blocks of zeros are left out when the disk is written, so nothing may be there.
+	if err := out.Truncate(0); err != nil {
+		return nil, errors.Join(fmt.Errorf("making the disk: %w", err), out.Close())
+	}
+
+	return out, nil
+}
+
+// lockPartial makes sure that nobody else makes the disk in this file, or has just finished it.
+func lockPartial(out *os.File) error {
+	busy := &osimage.Error{
+		Kind: osimage.ErrInvalid, Subject: out.Name(), Detail: "another program is writing to it",
+		Fix: "wait until it ends, or name another file",
+	}
+
+	// Other errors than this one come from file systems without locks, which are used without.
+	if err := unix.Flock(int(out.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return busy
+	}
+
+	opened, err := out.Stat()
+	if err != nil {
+		return err
+	}
+
+	if named, err := os.Stat(out.Name()); err != nil || !os.SameFile(opened, named) {
+		return busy
+	}
+
+	return nil
 }
 
 // checkContents refuses images that a disk cannot boot from.
@@ -102,8 +163,7 @@ func checkContents(config osimage.Config) error {
 
 // write fills the partitions and writes the partition table last.
 func (p *plan) write(ctx context.Context, source osimage.Source, out *os.File, options Options) error {
-	const mode = 0o644
-	if err := errors.Join(out.Chmod(mode), out.Truncate(p.size)); err != nil {
+	if err := errors.Join(out.Chmod(fileMode), out.Truncate(p.size)); err != nil {
 		return fmt.Errorf("making a file of %d bytes: %w", p.size, err)
 	}
 

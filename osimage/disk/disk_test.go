@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/disk"
@@ -366,4 +369,71 @@ func TestCreateKeepsWhatIsThereOnError(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v %v", entries, err)
 	}
+}
+
+// What a killed program has left is taken over, whatever is in it, and goes away with success.
+func TestCreateAfterACrash(t *testing.T) {
+	t.Parallel()
+
+	image := build(t, "amd64", usrContents())
+	want, _ := create(t, image, disk.Options{Sizes: small()})
+	file := filepath.Join(t.TempDir(), "disk.raw")
+	left := filepath.Join(filepath.Dir(file), ".disk.raw.partial")
+
+	if err := os.WriteFile(left, bytes.Repeat([]byte("x"), 130*mib), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := disk.Create(t.Context(), image, file, disk.Options{Sizes: small()}); err != nil {
+		t.Fatal(err)
+	}
+
+	run(t, "cmp", want, file)
+
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+}
+
+func TestCreateOnceAtATime(t *testing.T) {
+	t.Parallel()
+
+	image := build(t, "amd64", usrContents())
+	file := filepath.Join(t.TempDir(), "disk.raw")
+
+	other, err := os.Create(filepath.Join(filepath.Dir(file), ".disk.raw.partial"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = other.Close() })
+
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := disk.Create(t.Context(), image, file, disk.Options{Sizes: small()}); !errors.Is(err, osimage.ErrInvalid) {
+		t.Errorf("beside another: %v", err)
+	}
+}
+
+// Sizes that no disk has are refused; they once overflowed, or made the FAT driver panic.
+func TestSizesThatNoDiskHas(t *testing.T) {
+	t.Parallel()
+
+	image := build(t, "amd64", usrContents())
+
+	for flag, sizes := range map[string]disk.Sizes{
+		"--disk-size":   {Disk: math.MaxInt64},
+		"--slot-size":   {Slot: 1 << 62},
+		"--verity-size": {Verity: 1 << 62},
+		"--esp-size":    {ESP: 1 << 40},
+	} {
+		_, err := disk.Create(t.Context(), image, filepath.Join(t.TempDir(), "disk.raw"), disk.Options{Sizes: sizes})
+		if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+
+	create(t, image, disk.Options{Sizes: disk.Sizes{ESP: 32 << 30}})
 }

@@ -24,6 +24,10 @@ const (
 	// minESPSize keeps the file system a FAT32: that needs 65525 clusters of at least 512 bytes.
 	minESPSize     = 64 * mib
 	defaultESPSize = 512 * mib
+	// maxESPSize is far above what UKIs need, and below what the FAT driver can make.
+	maxESPSize = 32 * gib
+	// maxSize bounds the other sizes, so that sums of them cannot overflow; no file system has files that large.
+	maxSize = 1 << 50
 	// ukisOnESP is how many UKIs the ESP must hold: the known-good one, the one on trial, and one being written.
 	ukisOnESP = 3
 	// espOverhead is for FATs, directories, and the loader's random seed.
@@ -83,6 +87,28 @@ type Sizes struct {
 	Slot, Verity int64
 }
 
+// check refuses sizes that no disk has.
+func (s Sizes) check() error {
+	for _, asked := range []struct {
+		flag      string
+		size, max int64
+	}{
+		{"--disk-size", s.Disk, maxSize},
+		{"--esp-size", s.ESP, maxESPSize},
+		{"--slot-size", s.Slot, maxSize},
+		{"--verity-size", s.Verity, maxSize},
+	} {
+		if asked.size < 0 || asked.size > asked.max {
+			return &osimage.Error{
+				Kind: osimage.ErrInvalid, Subject: fmt.Sprintf("%s %d", asked.flag, asked.size), Detail: "no disk has that",
+				Fix: fmt.Sprintf("use at most %d, which is %d GiB", asked.max, asked.max/gib),
+			}
+		}
+	}
+
+	return nil
+}
+
 // partition is one partition with what goes into it.
 type partition struct {
 	label      string
@@ -104,6 +130,10 @@ type plan struct {
 
 // newPlan decides all sizes and identities. The seed makes the random ones.
 func newPlan(config osimage.Config, sizes Sizes, seed string) (*plan, error) {
+	if err := sizes.check(); err != nil {
+		return nil, err
+	}
+
 	data, verity, err := slotSizes(config, sizes)
 	if err != nil {
 		return nil, err
@@ -219,7 +249,15 @@ func espSize(config osimage.Config, size int64) (int64, error) {
 		size = max(defaultESPSize, least+roundUp(uki.RawSize))
 	}
 
-	size = roundUp(size)
+	if least > maxESPSize {
+		return 0, &osimage.Error{
+			Kind: osimage.ErrTooLarge, Subject: string(osimage.RoleUKI),
+			Detail: fmt.Sprintf("%d of them need an ESP of %d MiB", ukisOnESP, least/mib),
+			Fix:    fmt.Sprintf("use a smaller UKI: an ESP has at most %d GiB", maxESPSize/gib),
+		}
+	}
+
+	size = min(roundUp(size), maxESPSize)
 	if size < least {
 		return 0, tooSmall("--esp-size", size, least, fmt.Sprintf("%d UKIs and the loader", ukisOnESP))
 	}
