@@ -1,14 +1,16 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
@@ -37,10 +39,9 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
   registry.example/os/node@sha256:…       exactly one image in a registry
   oci:FOLDER or oci:FOLDER:TAG            an OCI layout folder; "oci:" may be left out when the folder exists`,
 	}
-	command.AddCommand(newImageBuildCommand(), newImagePushCommand(), newImageInspectCommand(),
-		newImagePullCommand(), newImageWriteCommand(), newImageDiskCommand())
 
-	return command
+	return group(command, newImageBuildCommand(), newImagePushCommand(), newImageInspectCommand(),
+		newImagePullCommand(), newImageWriteCommand(), newImageDiskCommand())
 }
 
 // registryFlags say how to speak to a registry.
@@ -61,8 +62,11 @@ func (f *registryFlags) addArchitecture(flags *pflag.FlagSet) {
 		"refuse images that are not for this `GOARCH`, and choose by it when a tag has several")
 }
 
-func (f *registryFlags) client() (*osimage.Client, error) {
+func (f *registryFlags) client(cmd *cobra.Command) (*osimage.Client, error) {
 	options := []osimage.Option{
+		osimage.WithRetryNotice(func(cause error, pause time.Duration) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "Trying again in %s: %v\n", pause.Round(time.Second), withoutFix(cause))
+		}),
 		osimage.WithCAFile(f.caFile), osimage.WithPlainHTTP(f.plainHTTP), osimage.WithArchitecture(f.architecture),
 	}
 
@@ -80,19 +84,36 @@ func (f *registryFlags) client() (*osimage.Client, error) {
 	return client, nil
 }
 
+// withoutFix is an error for somebody who need not do anything yet.
+func withoutFix(err error) error {
+	if typed, ok := errors.AsType[*osimage.Error](err); ok {
+		brief := *typed
+		brief.Fix = ""
+
+		return &brief
+	}
+
+	return err
+}
+
 // open finds an image in a folder or a registry.
-func (f *registryFlags) open(ctx context.Context, image string) (*osimage.Image, error) {
+func (f *registryFlags) open(cmd *cobra.Command, image string) (*osimage.Image, error) {
 	dir, tag, isLayout := layoutOf(image)
 	if !isLayout {
-		client, err := f.client()
+		client, err := f.client(cmd)
 		if err != nil {
 			return nil, err
 		}
 
-		return client.Image(ctx, image)
+		return client.Image(cmd.Context(), image)
 	}
 
-	found, err := osimage.OpenLayout(ctx, dir, tag)
+	if f.architecture != "" && !slices.Contains(osimage.Architectures(), f.architecture) {
+		return nil, mistake(fmt.Sprintf("--arch %q", f.architecture), "it is unknown",
+			"use one of "+strings.Join(osimage.Architectures(), ", "))
+	}
+
+	found, err := osimage.OpenLayout(cmd.Context(), dir, tag)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +141,11 @@ func layoutOf(image string) (dir, tag string, isLayout bool) {
 		return path[:at], path[at+1:], true
 	}
 
-	return path, "", explicit
+	// No reference begins like this, and what is there is meant even when it turns out to be no image.
+	_, err := os.Stat(path)
+	isPath := err == nil || filepath.IsAbs(path) || strings.HasPrefix(path, ".")
+
+	return path, "", explicit || isPath
 }
 
 func isLayoutDir(path string) bool {
@@ -129,8 +154,9 @@ func isLayoutDir(path string) bool {
 	return err == nil
 }
 
-func addOutputFlag(flags *pflag.FlagSet, output *string) {
-	flags.StringVarP(output, "output", "o", outputText, "output format: text or json")
+func addOutputFlag(flags *pflag.FlagSet, output *outputFormat) {
+	*output = outputText
+	flags.VarP(output, "output", "o", "output `FORMAT`: text or json")
 }
 
 // mistake is an error in how a command was called.
@@ -139,9 +165,8 @@ func mistake(subject, detail, fix string) error {
 }
 
 // printAs writes a value as JSON or as text.
-func printAs(out io.Writer, output string, value any, text func(out io.Writer)) error {
-	switch output {
-	case outputJSON:
+func printAs(out io.Writer, output outputFormat, value any, text func(out io.Writer)) error {
+	if output == outputJSON {
 		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")
 
@@ -150,16 +175,14 @@ func printAs(out io.Writer, output string, value any, text func(out io.Writer)) 
 		}
 
 		return nil
-	case outputText:
-		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		text(table)
-
-		if err := table.Flush(); err != nil {
-			return fmt.Errorf("writing the output: %w", err)
-		}
-
-		return nil
-	default:
-		return mistake(fmt.Sprintf("--output %q", output), "it is unknown", "use "+outputText+" or "+outputJSON)
 	}
+
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	text(table)
+
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+
+	return nil
 }

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"debug/pe"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"runtime"
 
 	"github.com/spf13/cobra"
 
+	"github.com/stayput-dev/stayput/agent/boot"
 	"github.com/stayput-dev/stayput/osimage"
 )
 
@@ -34,7 +39,7 @@ The folder is made when it is missing; an image of the same version in it is rep
 digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 		Example: `  stayput image build ./image --name labos --version 1.1.0 --arch amd64 \
       --root-hash "$(cat usr.roothash)" --usr usr.erofs --usr-verity usr.verity --uki labos.efi`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(cobra.ExactArgs(1)),
 	}
 	flags := command.Flags()
 	flags.StringVar(&spec.Name, "name", "", "the OS's name, its IMAGE_ID")
@@ -44,9 +49,10 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	flags.StringVar(&spec.MinSourceVersion, "min-source-version", "",
 		"the oldest `VERSION` that can be updated to this one in place")
 
-	files := map[osimage.Role]*string{}
+	files := map[osimage.Role]*roleFile{}
 	for role, use := range roleUses() {
-		files[role] = flags.String(string(role), "", "`FILE` with the "+use)
+		files[role] = new(roleFile)
+		flags.Var(files[role], string(role), "`FILE` with the "+use)
 	}
 
 	command.RunE = func(cmd *cobra.Command, args []string) error {
@@ -54,8 +60,12 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 
 		for role, file := range files {
 			if *file != "" {
-				spec.Files[role] = *file
+				spec.Files[role] = string(*file)
 			}
+		}
+
+		if err := checkUKI(spec); err != nil {
+			return err
 		}
 
 		bars := newProgress(cmd.ErrOrStderr())
@@ -72,6 +82,58 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	}
 
 	return command
+}
+
+// checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start.
+func checkUKI(spec osimage.BuildSpec) (err error) {
+	path := spec.Files[osimage.RoleUKI]
+	if path == "" {
+		return nil // The build says what is missing.
+	}
+
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("opening the UKI: %w; --uki takes the file that ukify has made", err)
+	}
+
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	uki, err := boot.ReadUKI(file)
+	if err != nil {
+		return mistake("--uki "+path, err.Error(), "give the file that ukify has made")
+	}
+
+	for _, of := range []struct{ what, got, flag, want string }{
+		{"IMAGE_ID", uki.SortKey(), "--name", spec.Name},
+		{"IMAGE_VERSION", uki.Version(), "--version", spec.Version},
+		{"usrhash= or roothash= on its command line", uki.RootHash(), "--root-hash", spec.RootHash},
+		{"architecture", architectureOf(file), "--arch", spec.Architecture},
+	} {
+		if of.got != of.want {
+			return mistake("--uki "+path, fmt.Sprintf("its %s is %q, %s is %q", of.what, of.got, of.flag, of.want),
+				"build the UKI for this image, or correct "+of.flag)
+		}
+	}
+
+	return nil
+}
+
+// architectureOf is the GOARCH of a PE file's machine type, "" for one that images cannot have.
+func architectureOf(file io.ReaderAt) string {
+	image, err := pe.NewFile(file)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = image.Close() }() // closes nothing: the file is the caller's
+
+	switch image.Machine {
+	case pe.IMAGE_FILE_MACHINE_AMD64:
+		return "amd64"
+	case pe.IMAGE_FILE_MACHINE_ARM64:
+		return "arm64"
+	default:
+		return ""
+	}
 }
 
 func printLine(cmd *cobra.Command, format string, args ...any) error {

@@ -13,7 +13,7 @@ import (
 func newImageDiskCommand() *cobra.Command {
 	var (
 		registry registryFlags
-		output   string
+		output   outputFormat
 		options  disk.Options
 		sizes    = map[string]*string{}
 	)
@@ -29,7 +29,7 @@ needed, and the same image and flags give the same bytes. The file is sparse, an
 
 Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the versions to come.`,
 		Example: `  stayput image disk registry.example/os/node:1.0.0 node.raw --slot-size 4Gi --disk-size 20Gi`,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(cobra.ExactArgs(2)),
 	}
 	flags := command.Flags()
 	registry.add(flags)
@@ -58,7 +58,7 @@ Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the v
 			}
 		}
 
-		image, err := registry.open(cmd.Context(), args[0])
+		image, err := registry.open(cmd, args[0])
 		if err != nil {
 			return err
 		}

@@ -20,9 +20,9 @@ func newImagePushCommand() *cobra.Command {
 Layers that the registry has already are not sent again, so calling it again after a failure goes on with what is
 missing. It prints the reference by digest, which is what to put into a HostPool.`,
 		Example: `  stayput image push ./image registry.example/os/node:1.1.0`,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := registry.client()
+			client, err := registry.client(cmd)
 			if err != nil {
 				return err
 			}
@@ -56,9 +56,9 @@ func newImagePullCommand() *cobra.Command {
 
 Every digest is verified. Calling it again after a failure goes on where it stopped.`,
 		Example: `  stayput image pull registry.example/os/node:1.1.0 ./image`,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := registry.client()
+			client, err := registry.client(cmd)
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ Every digest is verified. Calling it again after a failure goes on where it stop
 func newImageInspectCommand() *cobra.Command {
 	var (
 		registry registryFlags
-		output   string
+		output   outputFormat
 	)
 
 	command := &cobra.Command{
@@ -93,9 +93,9 @@ func newImageInspectCommand() *cobra.Command {
 		Short: "Show what an image is and holds",
 		Example: `  stayput image inspect registry.example/os/node:1.1.0
   stayput image inspect ./image -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			image, err := registry.open(cmd.Context(), args[0])
+			image, err := registry.open(cmd, args[0])
 			if err != nil {
 				return err
 			}

@@ -2,14 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stayput-dev/stayput/agent/slots/dps/faulty"
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/disk"
 	"github.com/stayput-dev/stayput/osimage/registrytest"
@@ -45,14 +48,20 @@ func mustRun(t *testing.T, args ...string) string {
 }
 
 // testFiles makes one file for each role, and the flags that name them.
-func testFiles(t *testing.T) (dir string, flags []string) {
+func testFiles(t *testing.T, version string) (dir string, flags []string) {
 	t.Helper()
 
 	dir = t.TempDir()
 
 	for _, role := range []string{"usr", "usr-verity", "uki", "loader", "state"} {
 		path := filepath.Join(dir, role)
-		if err := os.WriteFile(path, bytes.Repeat([]byte(role+"\n"), 5000), 0o600); err != nil {
+		content := bytes.Repeat([]byte(role+"\n"), 5000)
+
+		if role == "uki" {
+			content = faulty.UKI("labos", version, "usrhash="+testRootHash+" panic=5")
+		}
+
+		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 
@@ -66,7 +75,7 @@ func TestImageCommands(t *testing.T) {
 	t.Parallel()
 
 	server := registrytest.Start(t)
-	files, flags := testFiles(t)
+	files, flags := testFiles(t, "1.1.0")
 	dir := t.TempDir()
 	layout := filepath.Join(dir, "image")
 	reference := server.Address + "/os/labos:1.1.0"
@@ -129,7 +138,7 @@ func TestImageCommands(t *testing.T) {
 func TestImageDisk(t *testing.T) {
 	t.Parallel()
 
-	_, flags := testFiles(t)
+	_, flags := testFiles(t, "1.0.0")
 	dir := t.TempDir()
 	layout, file := filepath.Join(dir, "image"), filepath.Join(dir, "disk.raw")
 
@@ -157,7 +166,7 @@ func TestImageDisk(t *testing.T) {
 func TestImageMistakes(t *testing.T) {
 	t.Parallel()
 
-	_, flags := testFiles(t)
+	_, flags := testFiles(t, "1.0.0")
 	dir := t.TempDir()
 	layout := filepath.Join(dir, "image")
 	large := filepath.Join(dir, "large")
@@ -175,7 +184,26 @@ func TestImageMistakes(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"inspect", filepath.Join(dir, "none")}, "registry/repository:tag"},
+		{[]string{"inspect", "none"}, "registry/repository:tag"},
+		{[]string{"inspect", filepath.Join(dir, "none")}, "not an OCI layout folder"},
+		{[]string{"inspect", dir}, "not an OCI layout folder"},
+		{[]string{"inspect", "./none"}, "not an OCI layout folder"},
+		{[]string{"inspect", layout, "--arch", "x86_64"}, "amd64, arm64"},
+		{[]string{"inspect"}, "usage: stayput image inspect IMAGE"},
+		{[]string{"inspect", ""}, "empty"},
+		{[]string{"bulid", layout}, `did you mean "build"`},
+		{[]string{"write", layout, filepath.Join(dir, "x"), "--role", "usr", "--offset", "9223372036854775807"}, "--offset"},
+		{[]string{"write", layout, "/dev/null", "--role", "usr"}, "neither a block device nor a regular file"},
+		{[]string{"write", layout, dir, "--role", "usr"}, "neither a block device nor a regular file"},
+		{append([]string{"build", layout, "--name", "labos", "--root-hash", testRootHash, "--version", "1.0.1"}, flags...), "IMAGE_VERSION"},
+		{append([]string{"build", layout, "--name", "other", "--root-hash", testRootHash, "--version", "1.0.0"}, flags...), "IMAGE_ID"},
+		{
+			append([]string{"build", layout, "--name", "labos", "--root-hash", testRootHash, "--version", "1.0.0", "--arch", "arm64"}, flags...),
+			"--arch",
+		},
+		{append([]string{"build", layout, "--name", "labos", "--root-hash", "0011", "--version", "1.0.0"}, flags...), "--root-hash"},
+		{append([]string{"build", layout, "--uki", large}, flags[:4]...), "not a unified kernel image"},
+		{[]string{"build", layout, "--usr", large, "--usr", large}, "twice"},
 		{[]string{"inspect", "oci:" + filepath.Join(dir, "none")}, "not an OCI layout folder"},
 		{[]string{"inspect", layout + ":2.0.0"}, "2.0.0"},
 		{[]string{"inspect", layout, "-o", "yaml"}, "yaml"},
@@ -206,7 +234,7 @@ func TestImageMistakes(t *testing.T) {
 func TestImageWriteOfAChangedLayer(t *testing.T) {
 	t.Parallel()
 
-	_, flags := testFiles(t)
+	_, flags := testFiles(t, "1.0.0")
 	dir := t.TempDir()
 	layout := filepath.Join(dir, "image")
 
@@ -231,6 +259,42 @@ func TestImageWriteOfAChangedLayer(t *testing.T) {
 	if !errors.Is(err, osimage.ErrWrongDigest) {
 		t.Errorf("got %v, want a wrong digest", err)
 	}
+}
+
+// A registry that does not answer is tried again for minutes: the operator sees why.
+func TestWaitsAreShown(t *testing.T) {
+	t.Parallel()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err := errors.Join(err, listener.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	shown := &firstWrite{then: cancel}
+	command := newRootCommand()
+	command.SetArgs([]string{"image", "inspect", "--plain-http", listener.Addr().String() + "/os/labos:1"})
+	command.SetErr(shown)
+
+	if err := command.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+
+	if text := shown.text.String(); !strings.Contains(text, "Trying again in") || !strings.Contains(text, "refused") {
+		t.Errorf("it printed %q", text)
+	}
+}
+
+// firstWrite keeps what is written, and calls a function after the first piece.
+type firstWrite struct {
+	text bytes.Buffer
+	then func()
+}
+
+func (w *firstWrite) Write(data []byte) (int, error) {
+	defer w.then()
+
+	return w.text.Write(data)
 }
 
 func TestEveryImageCommandHasHelp(t *testing.T) {

@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -29,9 +31,9 @@ does nothing when all is there. A device that is mounted or otherwise in use is 
 This writes bytes only: it changes no partition table and no boot entry.`,
 		Example: `  stayput image write registry.example/os/node:1.1.0 /dev/disk/by-partlabel/_empty --role usr
   stayput image write ./image usr.erofs --role usr`,
-		Args: cobra.ExactArgs(2),
+		Args: takes(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			image, err := registry.open(cmd.Context(), args[0])
+			image, err := registry.open(cmd, args[0])
 			if err != nil {
 				return err
 			}
@@ -57,8 +59,8 @@ func writeContent(cmd *cobra.Command, image *osimage.Image, role osimage.Role, p
 		return mistake(fmt.Sprintf("--role %q", role), "the image has no such content", "`stayput image inspect` lists them")
 	}
 
-	if offset < 0 {
-		return mistake(fmt.Sprintf("--offset %d", offset), "it is before the target's start", "use 0 or more")
+	if offset < 0 || offset > math.MaxInt64-content.RawSize {
+		return mistake(fmt.Sprintf("--offset %d", offset), "no target has that many bytes", "use 0 or more, up to the target's end")
 	}
 
 	target, err := openTarget(path, content.RawSize, offset)
@@ -84,7 +86,7 @@ func writeContent(cmd *cobra.Command, image *osimage.Image, role osimage.Role, p
 		content.RawDigest)
 }
 
-// openTarget opens a device exclusively, or a file that is not larger than what will be in it.
+// openTarget opens a block device exclusively, or a file that is not larger than what will be in it, locked.
 func openTarget(path string, size, offset int64) (*os.File, error) {
 	const mode = 0o644
 
@@ -94,7 +96,7 @@ func openTarget(path string, size, offset int64) (*os.File, error) {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
 		return nil, fmt.Errorf("looking at the target: %w", err)
-	case info.Mode()&os.ModeDevice != 0:
+	case info.Mode()&os.ModeCharDevice == 0 && info.Mode()&os.ModeDevice != 0:
 		// On a block device O_EXCL without O_CREAT means: not while it is in use (open(2)).
 		target, err := os.OpenFile(path, os.O_RDWR|os.O_EXCL, 0)
 		if err != nil {
@@ -102,6 +104,8 @@ func openTarget(path string, size, offset int64) (*os.File, error) {
 		}
 
 		return target, nil
+	case !info.Mode().IsRegular():
+		return nil, mistake(path, "it is neither a block device nor a regular file", "name the partition's device, or a file")
 	case offset == 0 && info.Size() > size:
 		return nil, mistake(path, fmt.Sprintf("it has %d bytes already, more than the content's %d", info.Size(), size),
 			"remove it, or give --offset to write into it")
@@ -110,6 +114,13 @@ func openTarget(path string, size, offset int64) (*os.File, error) {
 	target, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, mode)
 	if err != nil {
 		return nil, fmt.Errorf("opening the target: %w", err)
+	}
+
+	// Two that write to one file would both find other bytes than they wrote. Other errors than this one come from file
+	// systems without locks, which are used without.
+	if err := unix.Flock(int(target.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(
+			mistake(path, "another program is writing to it", "wait until it ends, or name another file"), target.Close())
 	}
 
 	return target, nil

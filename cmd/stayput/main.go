@@ -16,15 +16,27 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal lets the command end well; a second one ends the program at once.
+	context.AfterFunc(ctx, stop)
+
 	err := newRootCommand().ExecuteContext(ctx)
+	interrupted := ctx.Err() != nil
 
 	stop()
 
-	if err != nil {
+	switch {
+	case err == nil:
+	case interrupted:
+		fmt.Fprintln(os.Stderr, "Interrupted:", err)
+		os.Exit(exitInterrupted)
+	default:
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
 }
+
+// exitInterrupted is what shells report of a program that an interrupt has ended: 128 and the signal's number.
+const exitInterrupted = 130
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
@@ -32,7 +44,9 @@ func newRootCommand() *cobra.Command {
 		Short:         "Update the operating system of physical Kubernetes nodes in place",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       buildinfo.Version,
 	}
+	root.SetVersionTemplate(buildinfo.String("stayput") + "\n")
 	root.AddCommand(newVersionCommand())
 	root.AddCommand(newImageCommand())
 	root.AddCommand(newStatusCommand(), newRetryCommand())

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,8 +24,9 @@ const (
 
 // nodeOptions are the flags of `stayput node`.
 type nodeOptions struct {
-	root, agent, output string
-	purge               bool
+	root, agent string
+	output      outputFormat
+	purge       bool
 }
 
 // nodeReport is what `stayput node install` and `uninstall` print.
@@ -40,9 +43,8 @@ func newNodeCommand() *cobra.Command {
 	}
 	node.PersistentFlags().StringVar(&options.root, "root", liveRoot, "root directory to work on; / is this machine")
 	addOutputFlag(node.PersistentFlags(), &options.output)
-	node.AddCommand(newNodeInstallCommand(options), newNodeUninstallCommand(options))
 
-	return node
+	return group(node, newNodeInstallCommand(options), newNodeUninstallCommand(options))
 }
 
 func newNodeInstallCommand(options *nodeOptions) *cobra.Command {
@@ -51,14 +53,13 @@ func newNodeInstallCommand(options *nodeOptions) *cobra.Command {
 		Short: "Install the agent and the boot gate, and say what the machine has and what it misses",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			path, err := options.agentPath()
-			if err != nil {
+			if err := options.checkRoot(); err != nil {
 				return err
 			}
 
-			program, err := os.Open(path)
+			program, err := options.openAgent()
 			if err != nil {
-				return fmt.Errorf("opening the agent's program: %w; name it with --agent", err)
+				return err
 			}
 			defer func() { _ = program.Close() }() // only read
 
@@ -89,6 +90,10 @@ func newNodeUninstallCommand(options *nodeOptions) *cobra.Command {
 		Short: "Remove what install has put in place; state and configuration stay unless purged",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := options.checkRoot(); err != nil {
+				return err
+			}
+
 			changes, err := options.installer().Uninstall(cmd.Context(), options.purge)
 			if err != nil {
 				return err
@@ -118,6 +123,70 @@ func (o *nodeOptions) installer() install.Installer {
 	}
 
 	return installer
+}
+
+// checkRoot refuses a root that is not there: what a misspelt name, or an empty variable of the shell, would do is nothing
+// that anyone wants.
+func (o *nodeOptions) checkRoot() error {
+	const fix = "use / for this machine, or the root directory of an image"
+
+	if o.root == "" {
+		return mistake(`--root ""`, "it is empty; is a variable of the shell unset?", fix)
+	}
+
+	if info, err := os.Stat(o.root); err != nil || !info.IsDir() {
+		return mistake("--root "+o.root, "it is not a directory", fix)
+	}
+
+	return nil
+}
+
+// openAgent opens the agent's program, and refuses a file that is no whole program: it would be started at once, and its
+// boot gate with the next boot.
+func (o *nodeOptions) openAgent() (*os.File, error) {
+	path, err := o.agentPath()
+	if err != nil {
+		return nil, err
+	}
+
+	program, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the agent's program: %w; name it with --agent", err)
+	}
+
+	if err := checkProgram(program); err != nil {
+		return nil, errors.Join(
+			mistake("--agent "+path, err.Error(), "name a whole stayput-agent, built for the machine's architecture"), program.Close())
+	}
+
+	return program, nil
+}
+
+var errCut = errors.New("it is cut off or empty")
+
+// checkProgram looks at the parts that are loaded (elf(5)).
+func checkProgram(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+
+	program, err := elf.NewFile(file)
+
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: it has %d bytes", errCut, info.Size())
+	case err != nil:
+		return fmt.Errorf("it is no program for Linux: %w", err)
+	}
+
+	for _, part := range program.Progs {
+		if part.Off+part.Filesz > uint64(info.Size()) { //nolint:gosec // A size is never negative.
+			return fmt.Errorf("%w: it has %d bytes, its parts need %d", errCut, info.Size(), part.Off+part.Filesz)
+		}
+	}
+
+	return nil
 }
 
 func (o *nodeOptions) agentPath() (string, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,9 +30,15 @@ func TestNodeInstallAndUninstallInAnImage(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
-	root, agent := filepath.Join(dir, "root"), filepath.Join(dir, "agent")
+	root := filepath.Join(dir, "root")
 
-	if err := os.WriteFile(agent, []byte("program"), 0o600); err != nil {
+	agent, err := os.Executable()
+	if err := errors.Join(err, os.Mkdir(root, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+
+	program, err := os.ReadFile(agent)
+	if err != nil {
 		t.Fatal(err)
 	}
 
@@ -46,8 +53,8 @@ func TestNodeInstallAndUninstallInAnImage(t *testing.T) {
 		}
 	}
 
-	if content, err := os.ReadFile(filepath.Join(root, install.BinaryPath)); err != nil || string(content) != "program" {
-		t.Errorf("got %q, %v", content, err)
+	if content, err := os.ReadFile(filepath.Join(root, install.BinaryPath)); err != nil || !bytes.Equal(content, program) {
+		t.Errorf("got %d bytes, %v", len(content), err)
 	}
 
 	text, err = runNode(t, "uninstall", "--root", root, "-o", "json")
@@ -68,5 +75,54 @@ func TestNodeInstallNamesTheMissingProgram(t *testing.T) {
 	_, err := runNode(t, "install", "--root", t.TempDir(), "--agent", "/nowhere/stayput-agent")
 	if err == nil || !strings.Contains(err.Error(), "--agent") {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// What would be installed in the wrong place, or could not run, is refused before anything is written.
+func TestNodeMistakesChangeNothing(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir) // an empty root once meant the working directory
+
+	agent, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	program, err := os.ReadFile(agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	root, files := t.TempDir(), t.TempDir()
+	cut, empty := filepath.Join(files, "cut"), filepath.Join(files, "empty")
+
+	if err := errors.Join(os.WriteFile(cut, program[:len(program)/2], 0o700), os.WriteFile(empty, nil, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, test := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"install", "--root", "", "--agent", agent}, "--root"},
+		{[]string{"install", "--root", filepath.Join(dir, "none"), "--agent", agent}, "--root"},
+		{[]string{"install", "--root", empty, "--agent", agent}, "--root"},
+		{[]string{"uninstall", "--purge", "--root", ""}, "--root"},
+		{[]string{"uninstall", "--root", filepath.Join(dir, "none")}, "--root"},
+		{[]string{"install", "--root", root, "--agent", empty}, "empty"},
+		{[]string{"install", "--root", root, "--agent", cut}, "cut off"},
+		{[]string{"install", "--root", root, "--agent", files}, "no program"},
+		{[]string{"install", "--root", root, "--agent", agent, "-o", "yaml"}, "text or json"},
+		{[]string{"instal", "--root", root}, `did you mean "install"`},
+	} {
+		if _, err := runNode(t, test.args...); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%v: got %v, want an error that says %q", test.args, err, test.says)
+		}
+	}
+
+	for _, untouched := range []string{dir, root} {
+		if entries, err := os.ReadDir(untouched); err != nil || len(entries) > 0 {
+			t.Errorf("%s has %v, %v", untouched, entries, err)
+		}
 	}
 }

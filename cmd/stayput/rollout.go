@@ -10,10 +10,15 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,9 +33,12 @@ const (
 	// requestTimeout bounds the reading of one table.
 	requestTimeout = 30 * time.Second
 	clearScreen    = "\x1b[H\x1b[2J"
+	// defaultServer is where client-go looks when nothing is configured.
+	defaultServer = "localhost:8080"
 )
 
 var (
+	errNoKubeconfig    = errors.New("no kubeconfig is found")
 	errNothingPoisoned = errors.New("no release is poisoned, so there is nothing to try again")
 	errDigestNotFound  = errors.New("the digest is not poisoned")
 	errSeveralPoisoned = errors.New("several releases are poisoned and none of them is the pool's present one; name one with --digest")
@@ -53,7 +61,10 @@ func newRolloutFlags(command *cobra.Command) *rolloutFlags {
 func (f *rolloutFlags) connect() (client.Client, string, error) {
 	config, err := f.kube.ToRESTConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w; see --kubeconfig, --context and $KUBECONFIG", err)
+	}
+	if err := f.checkKubeconfig(config); err != nil {
+		return nil, "", err
 	}
 	namespace, _, err := f.kube.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
@@ -66,12 +77,52 @@ func (f *rolloutFlags) connect() (client.Client, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	connected, err := client.New(config, client.Options{Scheme: scheme})
+	connected, err := client.New(config, client.Options{Scheme: scheme, Mapper: rolloutMapper()})
 	if err != nil {
 		return nil, "", fmt.Errorf("connecting to the cluster: %w", err)
 	}
 
 	return connected, namespace, nil
+}
+
+// checkKubeconfig refuses to go on without one: client-go would ask localhost:8080, and nobody knows why.
+func (f *rolloutFlags) checkKubeconfig(config *rest.Config) error {
+	if *f.kube.APIServer != "" || strings.TrimPrefix(config.Host, "http://") != defaultServer {
+		return nil
+	}
+	loader := f.kube.ToRawKubeConfigLoader()
+	if raw, err := loader.RawConfig(); err != nil || !clientcmdapi.IsConfigEmpty(&raw) {
+		return nil //nolint:nilerr // Reading it again is not what is asked here.
+	}
+
+	return fmt.Errorf("%w in %s; name one with --kubeconfig, or set $KUBECONFIG", errNoKubeconfig,
+		strings.Join(loader.ConfigAccess().GetLoadingPrecedence(), ", "))
+}
+
+// rolloutMapper knows the kinds that are read here. Asking the server for them would bind no context, so that neither a
+// deadline nor an interrupt could end it.
+func rolloutMapper() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("HostPool"), meta.RESTScopeNamespace)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeUpdate"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+
+	return mapper
+}
+
+// explain adds what to look at to an error of the API server.
+func explain(err error) error {
+	switch {
+	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		return fmt.Errorf("%w: this cluster does not know Stayput's objects; choose another one with --context, "+
+			"or install Stayput there", err)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%w; `stayput status -A` shows the pools of all namespaces", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: the API server did not answer within %s; see --server and --context", err, requestTimeout)
+	default:
+		return err
+	}
 }
 
 func rolloutScheme() (*runtime.Scheme, error) {
@@ -94,7 +145,7 @@ For each node: the phase of its attempt, the slot and version that run, the vers
 written and verified, when the present wait ends, and why it is where it is. What stands in the way of a node that
 cannot go on is below the table. Nodes of another cluster are read with the kubeconfig Secret that the pool names; you
 need the right to read it.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(cobra.MaximumNArgs(1)),
 	}
 	flags := newRolloutFlags(command)
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every two seconds, until interrupted")
@@ -129,7 +180,9 @@ func watchPools(
 		if ctx.Err() != nil {
 			return nil
 		}
-		fmt.Fprint(out, clearScreen, table.String())
+		if err := writeText(out, clearScreen+table.String()); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -149,11 +202,13 @@ func printPools(
 	}
 	var errs []error
 	if len(pools) == 0 {
-		fmt.Fprintf(out, "No HostPools in namespace %q.\n", namespace)
+		return writeText(out, noPools(namespace))
 	}
 	for i := range pools {
 		if i > 0 {
-			fmt.Fprintln(out)
+			if err := writeText(out, "\n"); err != nil {
+				return err
+			}
 		}
 		if err := printPool(ctx, out, connected, &pools[i], now); err != nil {
 			statustable.WriteHeader(out, &pools[i])
@@ -164,20 +219,36 @@ func printPools(
 	return errors.Join(errs...)
 }
 
+func noPools(namespace string) string {
+	if namespace == "" {
+		return "No HostPools in any namespace.\n"
+	}
+
+	return fmt.Sprintf("No HostPools in namespace %q; -A looks in all.\n", namespace)
+}
+
+func writeText(out io.Writer, text string) error {
+	if _, err := io.WriteString(out, text); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+
+	return nil
+}
+
 func readPools(ctx context.Context, connected client.Client, namespace, name string) ([]v1alpha1.HostPool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if name != "" {
 		var pool v1alpha1.HostPool
 		if err := connected.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pool); err != nil {
-			return nil, fmt.Errorf("reading HostPool %s of namespace %s: %w", name, namespace, err)
+			return nil, fmt.Errorf("reading HostPool %s of namespace %s: %w", name, namespace, explain(err))
 		}
 
 		return []v1alpha1.HostPool{pool}, nil
 	}
 	var list v1alpha1.HostPoolList
 	if err := connected.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, fmt.Errorf("listing HostPools: %w", err)
+		return nil, fmt.Errorf("listing HostPools: %w", explain(err))
 	}
 
 	return list.Items, nil
@@ -197,7 +268,7 @@ func nodesCluster(ctx context.Context, home client.Client, pool *v1alpha1.HostPo
 	if err != nil {
 		return nil, err
 	}
-	remote, err := client.New(config, client.Options{Scheme: home.Scheme()})
+	remote, err := client.New(config, client.Options{Scheme: home.Scheme(), Mapper: rolloutMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the cluster of HostPool %s: %w", pool.Name, err)
 	}
@@ -214,7 +285,7 @@ func printPool(ctx context.Context, out io.Writer, home client.Client, pool *v1a
 	}
 	var updates v1alpha1.NodeUpdateList
 	if err := nodes.List(ctx, &updates); err != nil {
-		return fmt.Errorf("listing the NodeUpdates of HostPool %s: %w", pool.Name, err)
+		return fmt.Errorf("listing the NodeUpdates of HostPool %s: %w", pool.Name, explain(err))
 	}
 
 	return statustable.Write(out, pool, updates.Items, now)
@@ -230,7 +301,7 @@ func newRetryCommand() *cobra.Command {
 A release that fails on one node is poisoned for its pool: the rollout halts and no node is offered it again. This lifts
 the poison of the pool's present release, or of the one given with --digest. Giving the pool another image also ends the
 halt, and leaves the failed one poisoned.`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(cobra.ExactArgs(1)),
 	}
 	flags := newRolloutFlags(command)
 	command.Flags().StringVar(&digest, "digest", "", `digest of the failed release, "sha256:…"; default the pool's present release`)
@@ -252,7 +323,7 @@ func retryPool(ctx context.Context, out io.Writer, connected client.Client, key 
 	defer cancel()
 	var pool v1alpha1.HostPool
 	if err := connected.Get(ctx, key, &pool); err != nil {
-		return fmt.Errorf("reading HostPool %s: %w", key, err)
+		return fmt.Errorf("reading HostPool %s: %w", key, explain(err))
 	}
 	chosen, err := choosePoisoned(&pool, digest)
 	if err != nil {
@@ -266,9 +337,9 @@ func retryPool(ctx context.Context, out io.Writer, connected client.Client, key 
 	if err := connected.Patch(ctx, patched, client.MergeFrom(&pool)); err != nil {
 		return fmt.Errorf("asking HostPool %s for a retry: %w", key, err)
 	}
-	fmt.Fprintf(out, "Release %s (%s), which failed on node %s, will be tried again.\n", chosen.Version, chosen.Digest, chosen.Node)
 
-	return nil
+	return writeText(out, fmt.Sprintf("Release %s (%s), which failed on node %s, will be tried again.\n",
+		chosen.Version, chosen.Digest, chosen.Node))
 }
 
 func choosePoisoned(pool *v1alpha1.HostPool, digest string) (v1alpha1.PoisonedRelease, error) {

@@ -1,7 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -159,5 +166,88 @@ func TestRetry(t *testing.T) {
 				t.Errorf("annotation %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// runRollout runs a command of the rollout with a kubeconfig.
+func runRollout(t *testing.T, kubeconfig string, args ...string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	root := newRootCommand()
+	root.SetOut(&out)
+	root.SetArgs(append(args, "--kubeconfig", file))
+	err := root.ExecuteContext(t.Context())
+
+	return out.String(), err
+}
+
+func TestRolloutMistakesNameTheFix(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler()) // as a cluster without the CRDs answers
+	t.Cleanup(server.Close)
+	other := `{"clusters": [{"name": "c", "cluster": {"server": "` + server.URL + `"}}],` +
+		` "contexts": [{"name": "c", "context": {"cluster": "c"}}], "current-context": "c"}`
+	for name, tt := range map[string]struct {
+		kubeconfig string
+		args       []string
+		says       string
+	}{
+		"no kubeconfig":    {"", []string{"status"}, "no kubeconfig is found"},
+		"no YAML":          {"[", []string{"status"}, "--context"},
+		"no CRDs":          {other, []string{"status"}, "does not know Stayput's objects"},
+		"no CRDs, a pool":  {other, []string{"status", "workers"}, "does not know Stayput's objects"},
+		"no CRDs, a retry": {other, []string{"retry", "workers"}, "does not know Stayput's objects"},
+		"two pools":        {other, []string{"status", "a", "b"}, "usage: stayput status [POOL]"},
+		"no pool":          {other, []string{"retry"}, "usage: stayput retry POOL"},
+		"an unset pool":    {other, []string{"retry", ""}, "empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, err := runRollout(t, tt.kubeconfig, tt.args...)
+			if err == nil || !strings.Contains(err.Error(), tt.says) || out != "" {
+				t.Errorf("printed %q, got %v, want an error that says %q", out, err, tt.says)
+			}
+		})
+	}
+}
+
+// An API server that accepts the connection and says nothing: the interrupt ends the command.
+func TestStatusOfASilentServerCanBeInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		cancel()
+		<-request.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	root := newRootCommand()
+	root.SetArgs([]string{"status", "--server", server.URL, "--kubeconfig", os.DevNull})
+	if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMissingPool(t *testing.T) {
+	t.Parallel()
+	err := printPools(t.Context(), io.Discard, fakeCluster(t), "metal", "gpu", time.Now())
+	if err == nil || !strings.Contains(err.Error(), "status -A") {
+		t.Errorf("got %v", err)
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+func TestStatusThatCannotBePrintedFails(t *testing.T) {
+	t.Parallel()
+	for name, cluster := range map[string]client.Client{"no pool": fakeCluster(t), "a pool": fakeCluster(t, haltedPool())} {
+		if err := printPools(t.Context(), fullDisk{}, cluster, "", "", time.Now()); !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
