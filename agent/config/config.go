@@ -1,12 +1,15 @@
 package config
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -73,7 +76,7 @@ func Load(path string) (Config, error) {
 	case err != nil:
 		return Config{}, fmt.Errorf("reading the agent configuration: %w", err)
 	default:
-		if err := yaml.UnmarshalStrict(data, &config); err != nil {
+		if err := cmp.Or(checkOneDocument(data), yaml.UnmarshalStrict(data, &config)); err != nil {
 			return Config{}, fmt.Errorf("%w: %s: %w", ErrInvalid, path, err)
 		}
 	}
@@ -131,23 +134,67 @@ func (c *Config) validate() error {
 		problems = append(problems, problemf("nodeName %q: %s; use the name of the Node", c.NodeName, reason))
 	}
 
-	for field, path := range map[string]string{
-		"kubeconfig":              c.Kubeconfig,
-		"stateDir":                c.StateDir,
-		"registry.dockerConfig":   c.Registry.DockerConfig,
-		"registry.caFile":         c.Registry.CAFile,
-		"containerRuntime.socket": c.ContainerRuntime.Socket,
+	for _, named := range []struct{ field, path string }{
+		{"kubeconfig", c.Kubeconfig},
+		{"stateDir", c.StateDir},
+		{"registry.dockerConfig", c.Registry.DockerConfig},
+		{"registry.caFile", c.Registry.CAFile},
+		{"containerRuntime.socket", c.ContainerRuntime.Socket},
 	} {
-		if path != "" && !filepath.IsAbs(path) {
-			problems = append(problems, problemf("%s %q: must be an absolute path", field, path))
+		if named.path != "" && !filepath.IsAbs(named.path) {
+			problems = append(problems, problemf("%s %q: must be an absolute path", named.field, named.path))
 		}
 	}
 
-	if u, err := url.Parse(c.Kubelet.Healthz); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		problems = append(problems, problemf("kubelet.healthz %q: must be an http or https URL", c.Kubelet.Healthz))
+	if !isHealthz(c.Kubelet.Healthz) {
+		problems = append(problems, problemf("kubelet.healthz %q: must be an http or https URL, such as %s",
+			c.Kubelet.Healthz, DefaultHealthz))
 	}
 
 	return errors.Join(problems...)
+}
+
+func isHealthz(text string) bool {
+	address, err := url.Parse(text)
+	if err != nil || address.Hostname() == "" || (address.Scheme != "http" && address.Scheme != "https") {
+		return false
+	}
+
+	if address.Port() == "" {
+		return true
+	}
+
+	port, err := strconv.ParseUint(address.Port(), 10, 16)
+
+	return err == nil && port > 0
+}
+
+// checkOneDocument refuses what would be read in part only: the rest of a file after its first document.
+func checkOneDocument(data []byte) error {
+	documents := 0
+
+	for document := range bytes.SplitSeq(append([]byte("\n"), data...), []byte("\n---")) {
+		if hasContent(document) {
+			documents++
+		}
+	}
+
+	if documents > 1 {
+		return problemf("it has %d YAML documents; write one", documents)
+	}
+
+	return nil
+}
+
+// hasContent tells whether there is anything besides comments.
+func hasContent(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return true
+		}
+	}
+
+	return false
 }
 
 // problemf is one thing that is wrong; all are joined under ErrInvalid.

@@ -36,11 +36,22 @@ func TestLoad(t *testing.T) {
 				ContainerRuntime: config.ContainerRuntime{Socket: "/r"},
 			},
 		},
+		"one document": {
+			text: "# the agent of n1\n---\nnodeName: n1\n---\n# the end\n",
+			want: config.Config{
+				NodeName: "n1", Kubeconfig: config.DefaultKubeconfig, StateDir: config.DefaultStateDir,
+				Kubelet:          config.Kubelet{Healthz: config.DefaultHealthz},
+				ContainerRuntime: config.ContainerRuntime{Socket: config.DefaultRuntimeSocket},
+			},
+		},
 		"misspelt field":     {text: "nodeName: n1\nstateDirectory: /x\n", wantErr: "stateDirectory"},
 		"no YAML":            {text: "nodeName: [", wantErr: "yaml"},
 		"name":               {text: "nodeName: Node_1\n", wantErr: `nodeName "Node_1"`},
 		"relative path":      {text: "nodeName: n1\nstateDir: var\n", wantErr: `stateDir "var"`},
 		"healthz of a file":  {text: "nodeName: n1\nkubelet: {healthz: /run/x}\n", wantErr: "kubelet.healthz"},
+		"healthz elsewhere":  {text: "nodeName: n1\nkubelet: {healthz: 'http://127.0.0.1:99999/'}\n", wantErr: "kubelet.healthz"},
+		"healthz of nobody":  {text: "nodeName: n1\nkubelet: {healthz: 'http://:10248/'}\n", wantErr: "kubelet.healthz"},
+		"two documents":      {text: "nodeName: n1\n---\nstateDir: /s\n", wantErr: "2 YAML documents"},
 		"two at once, first": {text: "nodeName: N\nkubeconfig: k\n", wantErr: `kubeconfig "k"`},
 	}
 	for name, test := range tests {
