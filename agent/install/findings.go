@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/stayput-dev/stayput/agent/config"
 	"github.com/stayput-dev/stayput/agent/slots"
@@ -32,13 +33,7 @@ type Live struct {
 // Inspect says what the node has and what it misses. It changes nothing. Without the running node only files are
 // looked at.
 func Inspect(ctx context.Context, root string, live *Live) []Finding {
-	findings := []Finding{
-		fileFinding(root, "configuration", config.DefaultPath, true,
-			"absent; the defaults hold, and the node's name is its host name",
-			"write "+config.DefaultPath+" when the Node's name differs from the host name or the registry needs settings"),
-		fileFinding(root, "identity", config.DefaultKubeconfig, false, "absent",
-			"put a kubeconfig with a client certificate CN=stayput:agent:<node>, O=stayput:agents there"),
-	}
+	findings := fileFindings(root, live != nil)
 
 	if live == nil {
 		return append(findings, Finding{
@@ -65,6 +60,41 @@ func splitFix(message string) (found, fix string) {
 	found, fix, _ = strings.Cut(message, "; ")
 
 	return found, fix
+}
+
+// fileFindings looks at the configuration and at what it names. What is in an image's files is for another machine.
+func fileFindings(root string, isLive bool) []Finding {
+	settings, err := config.Load(filepath.Join(root, config.DefaultPath))
+	if err != nil {
+		return []Finding{{
+			Subject: "configuration", Found: err.Error(), Fix: "correct the file: the agent does not start with it",
+		}}
+	}
+
+	findings := []Finding{
+		fileFinding(root, "configuration", config.DefaultPath, true,
+			"absent; the defaults hold, and the node's name is its host name",
+			"write "+config.DefaultPath+" when the Node's name differs from the host name or the registry needs settings"),
+	}
+
+	identity := fileFinding(root, "identity", settings.Kubeconfig, false, "absent",
+		"put a kubeconfig with a client certificate CN=stayput:agent:<node>, O=stayput:agents there")
+	if identity.OK && isLive {
+		identity = identityFinding(filepath.Join(root, settings.Kubeconfig), settings.NodeName, time.Now())
+	}
+
+	findings = append(findings, identity)
+
+	for _, named := range []struct{ field, path string }{
+		{"registry.dockerConfig", settings.Registry.DockerConfig}, {"registry.caFile", settings.Registry.CAFile},
+	} {
+		if named.path != "" {
+			findings = append(findings, fileFinding(root, named.field, named.path, false, "absent",
+				"put the file there, or take the field out of "+config.DefaultPath))
+		}
+	}
+
+	return findings
 }
 
 func fileFinding(root, subject, path string, optional bool, absent, fix string) Finding {

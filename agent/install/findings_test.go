@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stayput-dev/stayput/agent/install"
 	"github.com/stayput-dev/stayput/agent/slots"
@@ -74,7 +75,8 @@ func TestInspect(t *testing.T) {
 					t.Fatal(err)
 				}
 
-				if err := os.WriteFile(filepath.Join(root, "etc/stayput/kubeconfig"), nil, 0o600); err != nil {
+				text := kubeconfig(t, "stayput:agent:"+hostName(t), time.Hour)
+				if err := os.WriteFile(filepath.Join(root, "etc/stayput/kubeconfig"), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -25,6 +25,8 @@ const (
 	gateUnit    = "stayput-boot-gate.service"
 	failedUnit  = "stayput-boot-gate-failed.service"
 	watchdogCnf = "50-stayput-watchdog.conf"
+	// pendingFile is there from before the first change until systemd was told of all of them.
+	pendingFile = stateDir + "/install-pending"
 	agentLink   = unitDir + "/multi-user.target.wants/" + agentUnit
 	gateLink    = unitDir + "/boot-complete.target.requires/" + gateUnit
 
@@ -77,10 +79,19 @@ type Installer struct {
 // Install puts the program and its units in place and enables them. It is safe to repeat. The error names the file
 // that could not be written; what was done before it stays and is completed by the next call.
 func (i Installer) Install(ctx context.Context, agent io.Reader) ([]Change, error) {
-	var changes []Change
+	state, err := i.makeDir(stateDir, secretMode)
+	if err != nil {
+		return nil, err
+	}
+
+	changes := []Change{state}
+
+	pending, err := i.begin()
+	if err != nil {
+		return changes, err
+	}
 
 	for _, step := range []func() (Change, error){
-		func() (Change, error) { return i.makeDir(stateDir, secretMode) },
 		func() (Change, error) { return i.makeDir(configDir, dirMode) },
 		func() (Change, error) { return i.copyBinary(agent) },
 		func() (Change, error) { return i.copyUnit(unitDir, agentUnit) },
@@ -98,15 +109,48 @@ func (i Installer) Install(ctx context.Context, agent io.Reader) ([]Change, erro
 		changes = append(changes, change)
 	}
 
-	return changes, i.activate(ctx, changes)
+	if i.Systemd == nil {
+		return changes, nil
+	}
+
+	if pending || anyChanged(changes) {
+		if err := i.activate(ctx); err != nil {
+			return changes, err
+		}
+	}
+
+	return changes, i.end()
+}
+
+// begin notes on the running node that files may change of which systemd does not know. It tells whether an earlier
+// call has left that note: then the files are right, perhaps, but the agent that runs is not.
+func (i Installer) begin() (pending bool, err error) {
+	if i.Systemd == nil {
+		return false, nil
+	}
+
+	_, err = os.Stat(i.at(pendingFile))
+	if pending = err == nil; pending {
+		return true, nil
+	}
+
+	if err := os.WriteFile(i.at(pendingFile), nil, textMode); err != nil {
+		return false, writeError(pendingFile, err)
+	}
+
+	return false, nil
+}
+
+func (i Installer) end() error {
+	if err := os.Remove(i.at(pendingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing /%s: %w", pendingFile, err)
+	}
+
+	return nil
 }
 
 // activate tells systemd of what changed. The boot gate is not started: it belongs to the next boot.
-func (i Installer) activate(ctx context.Context, changes []Change) error {
-	if i.Systemd == nil || !anyChanged(changes) {
-		return nil
-	}
-
+func (i Installer) activate(ctx context.Context) error {
 	if err := i.Systemd.Reload(ctx); err != nil {
 		return fmt.Errorf("making systemd read the new units: %w; run `systemctl daemon-reload`", err)
 	}
@@ -165,7 +209,12 @@ func (i Installer) Uninstall(ctx context.Context, purge bool) ([]Change, error) 
 		}
 	}
 
-	if i.Systemd != nil && anyChanged(changes) {
+	if err := i.end(); err != nil {
+		return changes, err
+	}
+
+	// Also when nothing changed: an earlier call may have been ended before it came here.
+	if i.Systemd != nil {
 		if err := i.Systemd.Reload(ctx); err != nil {
 			return changes, fmt.Errorf("making systemd forget the units: %w; run `systemctl daemon-reload`", err)
 		}
@@ -184,6 +233,10 @@ func (i Installer) at(path string) string { return filepath.Join(i.Root, path) }
 
 func (i Installer) makeDir(path string, mode os.FileMode) (Change, error) {
 	change := Change{Path: "/" + path, Action: Unchanged}
+
+	if err := i.inside(path + "/."); err != nil {
+		return change, writeError(path, err)
+	}
 
 	if _, err := os.Stat(i.at(path)); errors.Is(err, fs.ErrNotExist) {
 		change.Action = Created
@@ -217,6 +270,10 @@ func (i Installer) copyUnit(dir, name string) (Change, error) {
 func (i Installer) write(path string, data []byte, mode os.FileMode) (Change, error) {
 	change := Change{Path: "/" + path, Action: Created}
 
+	if err := i.prepare(path); err != nil {
+		return change, writeError(path, err)
+	}
+
 	old, err := os.ReadFile(i.at(path))
 	if err == nil {
 		change.Action = Updated
@@ -244,6 +301,10 @@ func (i Installer) write(path string, data []byte, mode os.FileMode) (Change, er
 func (i Installer) link(path, target string) (Change, error) {
 	change := Change{Path: "/" + path, Action: Created}
 
+	if err := i.prepare(path); err != nil {
+		return change, writeError(path, err)
+	}
+
 	old, err := os.Readlink(i.at(path))
 	if err == nil {
 		change.Action = Updated
@@ -267,11 +328,19 @@ func (i Installer) link(path, target string) (Change, error) {
 }
 
 func writeError(path string, err error) error {
+	if errors.Is(err, errOutside) || errors.Is(err, errDangling) {
+		return fmt.Errorf("writing /%s: %w", path, err)
+	}
+
 	return fmt.Errorf("writing /%s: %w; the directory must be writable and outlast a slot switch", path, err)
 }
 
 func (i Installer) remove(path string) (Change, error) {
 	change := Change{Path: "/" + path, Action: Removed}
+
+	if err := i.prepare(path); err != nil {
+		return change, fmt.Errorf("removing /%s: %w", path, err)
+	}
 
 	if _, err := os.Lstat(i.at(path)); errors.Is(err, fs.ErrNotExist) {
 		change.Action = Absent

@@ -1,0 +1,147 @@
+package install_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stayput-dev/stayput/agent/install"
+)
+
+var errKilled = errors.New("killed")
+
+// brokenSystemd fails once, as a call does that is killed there.
+type brokenSystemd struct {
+	fakeSystemd
+
+	failed bool
+}
+
+func (b *brokenSystemd) Reload(ctx context.Context) error {
+	if !b.failed {
+		b.failed = true
+
+		return errKilled
+	}
+
+	return b.fakeSystemd.Reload(ctx)
+}
+
+// All files are right, but systemd was never told of them: the next call sees to that.
+func TestInstallGoesOnWithWhatSystemdWasNotTold(t *testing.T) {
+	t.Parallel()
+
+	systemd := &brokenSystemd{}
+	installer := install.Installer{Root: t.TempDir(), Systemd: systemd}
+
+	if _, err := installer.Install(t.Context(), strings.NewReader("program")); !errors.Is(err, errKilled) {
+		t.Fatalf("got %v", err)
+	}
+
+	if changes := mustInstall(t, installer, "program"); actions(changes)[install.Unchanged] != len(changes) {
+		t.Errorf("the files were not there: %v", changes)
+	}
+
+	mustInstall(t, installer, "program")
+
+	if want := []string{"reload", "restart stayput-agent.service"}; !slices.Equal(systemd.calls, want) {
+		t.Errorf("got %q, want %q", systemd.calls, want)
+	}
+}
+
+// An image may have links that are right on its machine only.
+func TestLinksDoNotLeadOutOfAnImage(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		link, target string
+		allowed      bool
+	}{
+		"absolute":           {link: "opt", target: "OUTSIDE"},
+		"upwards":            {link: "opt", target: "../OUTSIDE"},
+		"nowhere":            {link: "opt", target: "none"},
+		"of the directory":   {link: "etc/stayput", target: "OUTSIDE"},
+		"within, relative":   {link: "opt", target: "usr/opt", allowed: true},
+		"within, and upward": {link: "var/lib", target: "../usr/opt", allowed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := t.TempDir()
+			root, outside := filepath.Join(dir, "root"), filepath.Join(dir, "outside")
+			target := strings.Replace(test.target, "../OUTSIDE", "../outside", 1)
+			target = strings.Replace(target, "OUTSIDE", outside, 1)
+
+			if err := errors.Join(
+				os.MkdirAll(filepath.Join(root, "usr/opt"), 0o755), os.Mkdir(outside, 0o755),
+				os.WriteFile(filepath.Join(outside, "foreign"), nil, 0o600),
+				os.MkdirAll(filepath.Join(root, filepath.Dir(test.link)), 0o755), os.Symlink(target, filepath.Join(root, test.link)),
+			); err != nil {
+				t.Fatal(err)
+			}
+
+			installer := install.Installer{Root: root}
+
+			_, err := installer.Install(t.Context(), strings.NewReader("program"))
+			if (err == nil) != test.allowed {
+				t.Errorf("installing: %v", err)
+			}
+
+			if _, err := installer.Uninstall(t.Context(), true); err != nil && test.allowed {
+				t.Errorf("uninstalling: %v", err)
+			}
+
+			if got := tree(t, outside); !slices.Equal(got, []string{"foreign"}) {
+				t.Errorf("outside are %q", got)
+			}
+		})
+	}
+}
+
+func TestWhatAKilledInstallLeftGoesAway(t *testing.T) {
+	t.Parallel()
+
+	for name, again := range map[string]func(install.Installer) error{
+		"install": func(i install.Installer) error {
+			_, err := i.Install(t.Context(), strings.NewReader("program"))
+
+			return err
+		},
+		"uninstall": func(i install.Installer) error {
+			_, err := i.Uninstall(t.Context(), false)
+
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			installer := install.Installer{Root: t.TempDir()}
+			mustInstall(t, installer, "program")
+
+			left := filepath.Join(installer.Root, install.BinaryPath)
+			left = filepath.Join(filepath.Dir(left), ".stayput-agent4711")
+			foreign := filepath.Join(filepath.Dir(left), ".stayput-agent.swp")
+
+			if err := errors.Join(os.WriteFile(left, nil, 0o600), os.WriteFile(foreign, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+
+			if err := again(installer); err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("still there: %v", err)
+			}
+
+			if _, err := os.Stat(foreign); err != nil {
+				t.Errorf("it was not ours: %v", err)
+			}
+		})
+	}
+}
