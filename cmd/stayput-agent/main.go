@@ -41,8 +41,10 @@ func newRootCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       buildinfo.Version,
 		RunE:          run.RunE, // `run` is what it does when not told otherwise.
 	}
+	root.SetVersionTemplate(buildinfo.String(program) + "\n")
 	root.PersistentFlags().StringVar(&path, "config", config.DefaultPath, "configuration file")
 	root.AddCommand(run, newBootGateCommand(&path), newStatusCommand(&path), newVersionCommand())
 
