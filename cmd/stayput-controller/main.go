@@ -11,8 +11,11 @@ import (
 	"github.com/go-logr/logr"
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -25,7 +28,11 @@ import (
 	"github.com/stayput-dev/stayput/controllers/pool"
 )
 
-const leaseName = "controller.stayput.dev"
+const (
+	leaseName = "controller.stayput.dev"
+	// reachTimeout bounds the first question to the API server.
+	reachTimeout = 30 * time.Second
+)
 
 func main() {
 	if err := newCommand().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
@@ -57,7 +64,7 @@ func newCommand() *cobra.Command {
 			logger := logr.FromSlogHandler(handler)
 			ctrl.SetLogger(logger)
 
-			return run(cmd.Context(), o, logger)
+			return start(cmd.Context(), o, logger)
 		},
 	}
 	command.SetVersionTemplate(buildinfo.String("stayput-controller") + "\n")
@@ -87,7 +94,8 @@ func newCommand() *cobra.Command {
 	return command
 }
 
-func run(ctx context.Context, o options, logger logr.Logger) error {
+// start reads what the flags name.
+func start(ctx context.Context, o options, logger logr.Logger) error {
 	bmcCA, err := readCA(o.bmcCAFile)
 	if err != nil {
 		return err
@@ -95,6 +103,14 @@ func run(ctx context.Context, o options, logger logr.Logger) error {
 	restConfig, err := config.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the cluster (--kubeconfig, KUBECONFIG, or a pod's service account): %w", err)
+	}
+
+	return run(ctx, restConfig, o, outofband.Options{BMCCA: bmcCA}, logger)
+}
+
+func run(ctx context.Context, restConfig *rest.Config, o options, silent outofband.Options, logger logr.Logger) error {
+	if err := reach(ctx, restConfig); err != nil {
+		return err
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -117,7 +133,7 @@ func run(ctx context.Context, o options, logger logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("setting up the manager: %w", err)
 	}
-	if err := setUp(mgr, outofband.Options{BMCCA: bmcCA}); err != nil {
+	if err := setUp(mgr, silent); err != nil {
 		return err
 	}
 	logger.Info("starting", "build", buildinfo.String("stayput-controller"))
@@ -126,6 +142,22 @@ func run(ctx context.Context, o options, logger logr.Logger) error {
 	}
 
 	return nil
+}
+
+// reach asks the API server once. What the manager asks when it is set up is bound to no context, so that neither a
+// deadline nor a signal would end a start beside a server that accepts connections and says nothing.
+func reach(ctx context.Context, restConfig *rest.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	probe, err := discovery.NewDiscoveryClientForConfig(restConfig)
+	if err == nil {
+		_, err = probe.RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+	}
+	if err == nil || apierrors.IsForbidden(err) { // who may not see the version was answered, too
+		return nil
+	}
+
+	return fmt.Errorf("asking the API server %s: %w; see that it runs, and --kubeconfig", restConfig.Host, err)
 }
 
 func setUp(mgr ctrl.Manager, silent outofband.Options) error {
