@@ -5,11 +5,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"syscall"
 	"time"
@@ -31,6 +33,8 @@ func main() {
 	}
 }
 
+var errID = errors.New("--id must be letters, digits, '-' and '_'")
+
 // flags are those of every subcommand.
 type flags struct {
 	id string
@@ -38,6 +42,11 @@ type flags struct {
 
 // dir is the lab's directory: run-ID in the cache.
 func (f *flags) dir() (string, error) {
+	// It becomes a part of a path that `down` removes.
+	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`).MatchString(f.id) {
+		return "", fmt.Errorf("%w, not %q", errID, f.id)
+	}
+
 	cache, err := tools.CacheDir()
 	if err != nil {
 		return "", err
