@@ -41,15 +41,6 @@ func main() {
 	}
 }
 
-type options struct {
-	metricsAddress, probeAddress string
-	leaderElect                  bool
-	leaderElectionNamespace      string
-	shutdownTimeout              time.Duration
-	bmcCAFile                    string
-	logLevel                     slog.Level
-}
-
 func newCommand() *cobra.Command {
 	var o options
 	command := &cobra.Command{
@@ -98,6 +89,9 @@ func newCommand() *cobra.Command {
 func start(ctx context.Context, o options, logger logr.Logger) error {
 	bmcCA, err := readCA(o.bmcCAFile)
 	if err != nil {
+		return err
+	}
+	if err := o.check(podNamespaceFile); err != nil {
 		return err
 	}
 	restConfig, err := config.GetConfig()

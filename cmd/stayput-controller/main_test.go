@@ -5,8 +5,11 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
@@ -42,5 +45,40 @@ func TestReach(t *testing.T) {
 	}
 	if err := reach(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"}); err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
 		t.Errorf("nobody there: %v", err)
+	}
+}
+
+func TestFlagsThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	pod := filepath.Join(t.TempDir(), "namespace")
+	if err := os.WriteFile(pod, []byte("stayput-system"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := options{metricsAddress: ":8080", probeAddress: "127.0.0.1:8081", leaderElect: true, shutdownTimeout: time.Second}
+	for name, tt := range map[string]struct {
+		change func(o *options)
+		noPod  bool
+		flag   string // that the error names, "" for none
+	}{
+		"the defaults":       {change: func(*options) {}},
+		"no servers":         {change: func(o *options) { o.metricsAddress, o.probeAddress = "0", "0" }},
+		"no port":            {change: func(o *options) { o.metricsAddress = "localhost" }, flag: "--metrics-bind-address"},
+		"a port of no one":   {change: func(o *options) { o.probeAddress = ":99999" }, flag: "--health-probe-bind-address"},
+		"a negative timeout": {change: func(o *options) { o.shutdownTimeout = -1 }, flag: "--shutdown-timeout"},
+		"no pod":             {change: func(*options) {}, noPod: true, flag: "--leader-election-namespace"},
+		"no pod, named":      {change: func(o *options) { o.leaderElectionNamespace = "default" }, noPod: true},
+		"no pod, alone":      {change: func(o *options) { o.leaderElect = false }, noPod: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, namespace := good, pod
+			tt.change(&o)
+			if tt.noPod {
+				namespace += ".none"
+			}
+			if err := o.check(namespace); (err != nil) != (tt.flag != "") || err != nil && !strings.Contains(err.Error(), tt.flag) {
+				t.Errorf("got %v, want an error that names %q", err, tt.flag)
+			}
+		})
 	}
 }

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+)
+
+// podNamespaceFile is where a pod finds its own namespace.
+const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+var (
+	errNotAPod  = errors.New("it is not set, and this is no pod")
+	errNegative = errors.New("it is negative")
+)
+
+type options struct {
+	metricsAddress, probeAddress string
+	leaderElect                  bool
+	leaderElectionNamespace      string
+	shutdownTimeout              time.Duration
+	bmcCAFile                    string
+	logLevel                     slog.Level
+}
+
+// check refuses what the manager would refuse later, or in words that name no flag. It does not look whether a port is
+// taken.
+func (o options) check(podNamespace string) error {
+	for flag, address := range map[string]string{
+		"--metrics-bind-address": o.metricsAddress, "--health-probe-bind-address": o.probeAddress,
+	} {
+		if address == "0" || address == "" {
+			continue // none
+		}
+		if _, err := net.ResolveTCPAddr("tcp", address); err != nil {
+			return fmt.Errorf("%s %q: %w; use :PORT or HOST:PORT, or 0 for none", flag, address, err)
+		}
+	}
+	if o.shutdownTimeout < 0 {
+		return fmt.Errorf("--shutdown-timeout %s: %w; use 0s or more", o.shutdownTimeout, errNegative)
+	}
+	if _, err := os.Stat(podNamespace); err != nil && o.leaderElect && o.leaderElectionNamespace == "" {
+		return fmt.Errorf("--leader-election-namespace: %w; name the Lease's namespace, or use --leader-elect=false when no other "+
+			"controller runs", errNotAPod)
+	}
+
+	return nil
+}
