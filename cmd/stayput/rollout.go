@@ -38,6 +38,7 @@ const (
 )
 
 var (
+	errOneOfAll        = errors.New("a name means one pool, and -A all of them")
 	errNoKubeconfig    = errors.New("no kubeconfig is found")
 	errNothingPoisoned = errors.New("no release is poisoned, so there is nothing to try again")
 	errDigestNotFound  = errors.New("the digest is not poisoned")
@@ -151,11 +152,14 @@ need the right to read it.`,
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every two seconds, until interrupted")
 	command.Flags().BoolVarP(&flags.allNamespaces, "all-namespaces", "A", false, "show the pools of all namespaces")
 	command.RunE = func(cmd *cobra.Command, args []string) error {
+		name := strings.Join(args, "")
+		if name != "" && flags.allNamespaces {
+			return fmt.Errorf("%w: give -n NAMESPACE for HostPool %s, or -A without a name", errOneOfAll, name)
+		}
 		connected, namespace, err := flags.connect()
 		if err != nil {
 			return err
 		}
-		name := strings.Join(args, "")
 		if !watch {
 			return printPools(cmd.Context(), cmd.OutOrStdout(), connected, namespace, name, time.Now())
 		}

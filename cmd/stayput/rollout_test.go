@@ -202,6 +202,7 @@ func TestRolloutMistakesNameTheFix(t *testing.T) {
 		"no CRDs, a pool":  {other, []string{"status", "workers"}, "does not know Stayput's objects"},
 		"no CRDs, a retry": {other, []string{"retry", "workers"}, "does not know Stayput's objects"},
 		"two pools":        {other, []string{"status", "a", "b"}, "usage: stayput status [POOL]"},
+		"one of all":       {other, []string{"status", "workers", "-A"}, "-n NAMESPACE"},
 		"no pool":          {other, []string{"retry"}, "usage: stayput retry POOL"},
 		"an unset pool":    {other, []string{"retry", ""}, "empty"},
 	} {
