@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 )
 
 // Paths on the node, without a leading slash.
@@ -143,7 +144,7 @@ func (i Installer) begin() (pending bool, err error) {
 
 func (i Installer) end() error {
 	if err := os.Remove(i.at(pendingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing /%s: %w", pendingFile, err)
+		return removeError(pendingFile, err)
 	}
 
 	return nil
@@ -328,18 +329,31 @@ func (i Installer) link(path, target string) (Change, error) {
 }
 
 func writeError(path string, err error) error {
-	if errors.Is(err, errOutside) || errors.Is(err, errDangling) {
+	switch {
+	case errors.Is(err, errOutside), errors.Is(err, errDangling):
 		return fmt.Errorf("writing /%s: %w", path, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("writing /%s: %w; run it as root", path, err)
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("writing /%s: %w; something of another kind is in the way: move it aside", path, err)
 	}
 
 	return fmt.Errorf("writing /%s: %w; the directory must be writable and outlast a slot switch", path, err)
+}
+
+func removeError(path string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("removing /%s: %w; run it as root", path, err)
+	}
+
+	return fmt.Errorf("removing /%s: %w", path, err)
 }
 
 func (i Installer) remove(path string) (Change, error) {
 	change := Change{Path: "/" + path, Action: Removed}
 
 	if err := i.prepare(path); err != nil {
-		return change, fmt.Errorf("removing /%s: %w", path, err)
+		return change, removeError(path, err)
 	}
 
 	if _, err := os.Lstat(i.at(path)); errors.Is(err, fs.ErrNotExist) {
@@ -349,7 +363,7 @@ func (i Installer) remove(path string) (Change, error) {
 	}
 
 	if err := os.RemoveAll(i.at(path)); err != nil {
-		return change, fmt.Errorf("removing /%s: %w", path, err)
+		return change, removeError(path, err)
 	}
 
 	return change, nil

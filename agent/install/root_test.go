@@ -145,3 +145,43 @@ func TestWhatAKilledInstallLeftGoesAway(t *testing.T) {
 		})
 	}
 }
+
+// Each obstacle is named with what to do about it.
+func TestObstacles(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		obstruct func(root string) error
+		says     string
+	}{
+		"a file for a directory": {
+			obstruct: func(root string) error { return os.WriteFile(filepath.Join(root, "opt"), nil, 0o600) }, says: "move it aside",
+		},
+		"a directory for a unit": {
+			obstruct: func(root string) error {
+				return os.MkdirAll(filepath.Join(root, "etc/systemd/system/stayput-agent.service"), 0o755)
+			},
+			says: "move it aside",
+		},
+		"a directory for a link": {
+			obstruct: func(root string) error {
+				return os.MkdirAll(filepath.Join(root, "etc/systemd/system/multi-user.target.wants/stayput-agent.service"), 0o755)
+			},
+			says: "move it aside",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			root := t.TempDir()
+			if err := test.obstruct(root); err != nil {
+				t.Fatal(err)
+			}
+
+			_, err := install.Installer{Root: root}.Install(t.Context(), strings.NewReader("program"))
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
