@@ -220,7 +220,8 @@ func (e *Engine) load() error {
 	e.downloaded, e.written = e.Moved()
 
 	if lost {
-		e.Log.Info("there is no journal; the attempt is rebuilt from the slots and the API when there is one")
+		e.Log.Info("there is no journal that can be read (a damaged one is kept beside it); " +
+			"the attempt is rebuilt from the slots and the API when there is one")
 	}
 
 	return nil
