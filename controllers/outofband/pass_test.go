@@ -1,29 +1,15 @@
 package outofband
 
 import (
-	"flag"
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"pgregory.net/rapid"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
 )
-
-// TestMain makes more schedules than rapid's hundred, if the command line does not say otherwise: a fault that was seen
-// in one of a thousand must not wait for luck. They take a second.
-func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", "4000"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
 
 // runFor makes passes as a controller would, until the machine has been watched for so long.
 func (s *simulation) runFor(t *testing.T, d time.Duration) {
@@ -551,146 +537,6 @@ func TestAnswerLost(t *testing.T) {
 	s.runFor(t, 5*time.Minute)
 	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
 		t.Errorf("sent %q, want a second reset after the wait", s.actions())
-	}
-}
-
-// A process is killed before and after each of its effects, in every pass of a whole rescue.
-func TestKilledAtEachStep(t *testing.T) {
-	t.Parallel()
-	for _, offered := range [][]bmc.Action{
-		{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart}, {bmc.ActionOn, bmc.ActionForceOff},
-	} {
-		for kill := 1; ; kill++ {
-			s := newSimulation()
-			s.offered = offered
-			step := 0
-			strike := func(int, string) {
-				if step++; step == kill {
-					panic(crash{})
-				}
-			}
-			s.before, s.after = strike, strike
-			killed := false
-			for end := s.clock.Now().Add(3 * time.Hour); s.clock.Now().Before(end); {
-				after, now, err := s.run()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if killed = killed || now; now || after == 0 {
-					// The next process starts at once.
-					after = time.Second
-				}
-				s.advance(after)
-			}
-			if wrong := s.check(); wrong != "" {
-				t.Fatalf("killed at step %d: %s; sent %+v", kill, wrong, s.sent)
-			}
-			if s.status.Reason != v1alpha1.OutOfBandResetsUsedUp || len(s.sent) == 0 {
-				t.Fatalf("killed at step %d: the rescue did not end: %+v", kill, s.status)
-			}
-			if !killed {
-				break
-			}
-		}
-	}
-}
-
-// Whatever happens in whatever order: kills, errors, lost answers, other writers, a second controller in the middle
-// of the first, hosts that become busy, machines that come back.
-func TestAnySchedule(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		s := newSimulation()
-		if rapid.Bool().Draw(t, "no restart") {
-			s.offered = s.offered[:2]
-		}
-		if rapid.Bool().Draw(t, "off") {
-			s.power = bmc.PowerOff
-		}
-		s.skew = rapid.SampledFrom([]time.Duration{-2 * time.Hour, 0, 2 * time.Hour}).Draw(t, "skew")
-		s.world.SilentAfter = rapid.SampledFrom([]time.Duration{time.Minute, testSilentAfter}).Draw(t, "silent after")
-		if rapid.Bool().Draw(t, "back") {
-			s.says(v1alpha1.PhaseProving, life{agent: true, kubelet: true})
-			s.lives(life{})
-		}
-		steps := rapid.IntRange(1, 60).Draw(t, "steps")
-		for range steps {
-			perturb(t, s)
-			strikeAt := rapid.IntRange(0, 12).Draw(t, "at")
-			strike := strikeOf(t, s, strikeAt)
-			if rapid.Bool().Draw(t, "after the effect") {
-				s.before, s.after = nil, strike
-			} else {
-				s.before, s.after = strike, nil
-			}
-			after, _, _ := s.run()
-			s.before, s.after = nil, nil
-			if rapid.Bool().Draw(t, "on time") {
-				s.advance(after)
-			} else {
-				s.advance(time.Duration(rapid.IntRange(0, 1200).Draw(t, "seconds")) * time.Second)
-			}
-			if wrong := s.check(); wrong != "" {
-				t.Fatalf("%s; sent %+v", wrong, s.sent)
-			}
-		}
-	})
-}
-
-// perturb changes the world between two passes.
-func perturb(t *rapid.T, s *simulation) {
-	s.world.Host.Busy = rapid.SampledFrom([]string{"", "", "", "busy"}).Draw(t, "busy")
-	s.world.Settings.Disabled = rapid.IntRange(0, 9).Draw(t, "disabled") == 0
-	kinds := []bmc.Kind{"", "", bmc.Transient, bmc.Auth, bmc.Conflict, bmc.Unknown}
-	if kind := rapid.SampledFrom(kinds).Draw(t, "observe error"); kind != "" && kind != bmc.Unknown {
-		s.observeErr = &bmc.Error{Kind: kind, Op: "testing", Detail: "it fails"}
-	}
-	if kind := rapid.SampledFrom(kinds).Draw(t, "send error"); kind != "" {
-		s.sendErr = &bmc.Error{Kind: kind, Op: "testing", Detail: "it fails"}
-	}
-	if rapid.IntRange(0, 9).Draw(t, "writer") == 0 {
-		s.stored++
-	}
-	alive := life{agent: rapid.Bool().Draw(t, "agent"), kubelet: rapid.Bool().Draw(t, "kubelet")}
-	switch rapid.IntRange(0, 29).Draw(t, "machine") {
-	case 0, 1:
-		s.lives(alive)
-	case 2:
-		s.says(rapid.SampledFrom([]v1alpha1.Phase{
-			v1alpha1.PhaseArming, v1alpha1.PhaseRebooting, v1alpha1.PhaseProving, v1alpha1.PhaseReporting, v1alpha1.PhaseRolledBack,
-		}).Draw(t, "phase"), alive)
-	default:
-		if rapid.IntRange(0, 2).Draw(t, "dies") == 0 {
-			s.lives(life{})
-		}
-	}
-}
-
-// strikeOf is what happens at one effect of a pass.
-func strikeOf(t *rapid.T, s *simulation, at int) func(int, string) {
-	what := rapid.SampledFrom([]string{"nothing", "kill", "write", "second", "back", "dies", "moves on"}).Draw(t, "what")
-
-	return func(number int, _ string) {
-		if number != at {
-			return
-		}
-		before, after, effects := s.before, s.after, s.effects
-		s.before, s.after = nil, nil
-		switch what {
-		case "kill":
-			panic(crash{})
-		case "write":
-			s.stored++
-		case "second":
-			_, _, _ = s.run()
-		case "back":
-			s.lives(life{agent: true, kubelet: true})
-		case "moves on":
-			s.says(v1alpha1.PhaseProving, life{agent: true})
-		case "dies":
-			s.lives(life{})
-		}
-		s.before, s.after, s.effects = before, after, effects
 	}
 }
 

@@ -289,7 +289,7 @@ func (s *simulation) pass(t *rapid.T, survives int) {
 func (s *simulation) checkSilence(t *rapid.T, decision Decision) {
 	for _, node := range decision.Nodes {
 		asked, owes := s.asked[node.Name]
-		if node.Silent != "" && (!owes || s.world.Now.Sub(asked) < silentAfterOf(s.world.Updates[node.Name])) {
+		if node.Silent != "" && (!owes || s.world.Now.Sub(asked) < s.world.Updates[node.Name].Spec.Reboot.Patience()) {
 			t.Fatalf("the agent of node %s is said to be silent, asked at %s (%t): %s", node.Name, asked, owes, node.Silent)
 		}
 	}
@@ -319,14 +319,6 @@ func (s *simulation) checkSilence(t *rapid.T, decision Decision) {
 	if !slices.Equal(with, without) {
 		t.Fatalf("a silent agent changes what is done: %+v instead of %+v", with, without)
 	}
-}
-
-func silentAfterOf(update *v1alpha1.NodeUpdate) time.Duration {
-	if after := update.Spec.Reboot.SilentAfter.Duration; after > 0 {
-		return after
-	}
-
-	return v1alpha1.DefaultSilentAfter
 }
 
 func (s *simulation) check(t *rapid.T) {
