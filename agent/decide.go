@@ -231,6 +231,11 @@ func staged(w world) step {
 		return cannotObserve(w, v1alpha1.PhaseStaged)
 	case !w.stagedSpare():
 		return do(unstage, v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)
+	case w.identityErr != nil:
+		// Not Staged: the node is not to be drained for a reboot that would fall back.
+		return waitFor(v1alpha1.PhaseStaging, v1alpha1.ReasonIdentityUnusable, fmt.Sprintf(
+			"version %s is in slot %s, but its boot gate could not reach the API server: %v", attempt.Version,
+			w.slots.Spare.Name, w.identityErr))
 	case !w.asked():
 		return waitFor(v1alpha1.PhaseStaged, v1alpha1.ReasonWaitingForReady, fmt.Sprintf(
 			"version %s is in slot %s; waiting for the node to be drained", attempt.Version, w.slots.Spare.Name))

@@ -26,6 +26,9 @@ const (
 	statusDeadline  = 10 * time.Second
 	// countEvery is after how many bytes the counters are stored while staging goes on.
 	countEvery = 64 << 20
+	// identityLasts is how much longer the agent's credentials must be valid when the node goes: the boot gate needs them
+	// after the reboot, and so does the agent after a fallback. A machine takes minutes for a boot; this is for several.
+	identityLasts = time.Hour
 	// viewLag is how much older than a write of ours the view of the Node may be.
 	viewLag = time.Minute
 	// effectBackoff doubles from the first to the last after each failure in a row of the same effect.
@@ -268,6 +271,7 @@ func (e *Engine) observe(ctx context.Context) (world, error) {
 		e.Log.Error(err, "the boot gate's record cannot be read")
 	}
 
+	now.identityErr = e.Machine.CheckIdentity(now.now, now.now.Add(identityLasts))
 	now.update, now.updateKnown = e.Cluster.Update()
 
 	if node := e.Cluster.Node(); node != nil {

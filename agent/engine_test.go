@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -217,6 +218,40 @@ func TestUncordonedMeansWait(t *testing.T) {
 
 	if b.machine.SpareBoots() {
 		t.Error("armed while the node took pods")
+	}
+}
+
+// The boot gate needs the agent's credentials. A node is not drained for a reboot that would fall back, and a node that
+// was drained already does not reboot.
+func TestTheNodeStaysWhenItsAgentCouldNotComeBack(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	now := b.machine.Clock.Now()
+	b.cluster.Ask("a1", newVersion)
+	b.machine.IdentityEnds = now.Add(59 * time.Minute)
+	b.pass()
+	b.wantPhase(v1alpha1.PhaseStaging, v1alpha1.ReasonIdentityUnusable)
+
+	if message := b.cluster.Status().Message; !strings.Contains(message, "the certificate ends") {
+		t.Errorf("message %q", message)
+	}
+
+	written := b.cluster.Status().Counters.SlotBytesWritten
+	b.cluster.Drain(true)
+	b.pass()
+	b.wantPhase(v1alpha1.PhaseStaging, v1alpha1.ReasonIdentityUnusable)
+
+	if b.machine.SpareBoots() {
+		t.Error("armed, although the boot gate would fail")
+	}
+
+	b.machine.IdentityEnds = now.Add(24 * time.Hour)
+	b.pass()
+	b.wantPhase(v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot)
+
+	if again := b.cluster.Status().Counters.SlotBytesWritten; again != written {
+		t.Errorf("%d bytes were written while it waited", again-written)
 	}
 }
 

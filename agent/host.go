@@ -7,23 +7,27 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/stayput-dev/stayput/agent/boot"
 	"github.com/stayput-dev/stayput/agent/health"
 	"github.com/stayput-dev/stayput/agent/journal"
+	"github.com/stayput-dev/stayput/agent/kubeconfig"
 	"github.com/stayput-dev/stayput/agent/slots"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
 // Host is the Machine that this runs on.
 type Host struct {
-	stateDir  string
-	files     BootFiles
-	system    boot.System
-	variables boot.Variables
-	manager   boot.Manager
-	rebooter  boot.Rebooter
-	excerpts  boot.Excerpts
+	stateDir string
+	// kubeconfig is the path of the agent's credentials.
+	kubeconfig string
+	files      BootFiles
+	system     boot.System
+	variables  boot.Variables
+	manager    boot.Manager
+	rebooter   boot.Rebooter
+	excerpts   boot.Excerpts
 }
 
 var _ Machine = (*Host)(nil)
@@ -36,10 +40,11 @@ type BootFiles interface {
 	CheckBootPartition(ctx context.Context) error
 }
 
-// NewHost makes the Machine of this node. It touches nothing.
-func NewHost(stateDir string, files BootFiles) *Host {
+// NewHost makes the Machine of this node, whose agent has its credentials in the file kubeconfig. It touches nothing.
+func NewHost(stateDir, kubeconfigFile string, files BootFiles) *Host {
 	return &Host{
-		stateDir: stateDir, files: files, variables: boot.NewVariables(""), manager: boot.Systemd{}, rebooter: boot.Logind{},
+		stateDir: stateDir, kubeconfig: kubeconfigFile, files: files,
+		variables: boot.NewVariables(""), manager: boot.Systemd{}, rebooter: boot.Logind{},
 	}
 }
 
@@ -85,6 +90,11 @@ func (h *Host) SaveTrial(trial health.Trial) error {
 
 // RemoveTrial implements Machine.
 func (h *Host) RemoveTrial() error { return health.RemoveTrial(h.stateDir) }
+
+// CheckIdentity implements Machine.
+func (h *Host) CheckIdentity(now, then time.Time) error {
+	return kubeconfig.Check(h.kubeconfig, now, then)
+}
 
 // EnsureWatchdog implements Machine.
 func (h *Host) EnsureWatchdog(ctx context.Context) error {

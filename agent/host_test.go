@@ -62,7 +62,7 @@ func TestRungsKnowTheBootPartition(t *testing.T) {
 			put(t, filepath.Join(root, "vars/LoaderFeatures-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"),
 				"\x06\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00")
 
-			host := NewHost(t.TempDir(), tt.files)
+			host := NewHost(t.TempDir(), "", tt.files)
 			host.system, host.manager = boot.System{Root: root}, systemd{}
 			host.variables = boot.NewVariables(filepath.Join(root, "vars"))
 

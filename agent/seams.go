@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -24,6 +25,9 @@ type Machine interface {
 	RemoveTrial() error
 	// Gate is the boot gate's record, nil when there is none that can be read.
 	Gate() (*health.Record, error)
+	// CheckIdentity tells why the boot gate could not use the agent's credentials from now until then, nil when it could.
+	// Its error holds no secrets.
+	CheckIdentity(now, then time.Time) error
 	// EnsureWatchdog switches the hardware watchdog on where there is one. Safe to repeat.
 	EnsureWatchdog(ctx context.Context) error
 	// Rungs looks at the in-OS rungs of the fallback ladder.

@@ -20,6 +20,9 @@ type world struct {
 	// fresh tells that this process found no journal.
 	fresh bool
 
+	// identityErr is why the boot gate could not use the agent's credentials after a reboot now, nil when it could.
+	identityErr error
+
 	slots    slots.State
 	slotsErr error
 	trial    *health.Trial

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -51,6 +53,8 @@ const (
 	KillAndLose     Fault = "kill-and-lose-journal"
 	PowerCutAndLose Fault = "power-cut-and-lose-journal"
 )
+
+var errIdentityEnds = errors.New("the certificate ends")
 
 // interrupt is thrown through the agent where a fault strikes.
 type interrupt struct{ fault Fault }
@@ -116,6 +120,8 @@ type Machine struct {
 	StuckShutdowns int
 	// ArmErrors and StageErrors are given out first, one a call.
 	ArmErrors, StageErrors []error
+	// IdentityEnds is when the agent's credentials end, zero for never.
+	IdentityEnds time.Time
 	// Broken are the rules that were broken.
 	Broken []string
 	// Points are the names of the steps so far.
@@ -361,6 +367,15 @@ func (m *Machine) RemoveTrial() error {
 	m.point("remove-trial")
 	m.trial = nil
 	m.point("trial-removed")
+
+	return nil
+}
+
+// CheckIdentity implements agent.Machine.
+func (m *Machine) CheckIdentity(_, then time.Time) error {
+	if ends := m.IdentityEnds; !ends.IsZero() && then.After(ends) {
+		return fmt.Errorf("%w at %s", errIdentityEnds, ends.Format(time.RFC3339))
+	}
 
 	return nil
 }

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/stayput-dev/stayput/agent/boot"
+	"github.com/stayput-dev/stayput/agent/kubeconfig"
 )
 
 // NodeReader reads this machine's own Node.
@@ -30,9 +30,9 @@ type KubeconfigNode struct {
 
 // ReadNode gets the Node from the API server.
 func (k KubeconfigNode) ReadNode(ctx context.Context) (*corev1.Node, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", k.Kubeconfig)
+	config, err := kubeconfig.Load(k.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("reading kubeconfig %s: %w", k.Kubeconfig, err)
+		return nil, err
 	}
 
 	client, err := coreClient(config)

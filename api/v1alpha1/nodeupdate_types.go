@@ -45,7 +45,7 @@ func (p Phase) Ended() bool {
 }
 
 // Reason says why an attempt is where it is: a closed list.
-// +kubebuilder:validation:Enum=NoAttempt;UpToDate;Downloading;RegistryUnavailable;WaitingForReady;WaitingForCordon;WritingBootEntry;WaitingForBoot;WaitingForHealth;WaitingForCommit;DeletingPods;Committed;ImageInvalid;ImageTooLarge;WrongArchitecture;VersionNotNewer;SourceTooOld;NoSpareSlot;BootEntryConflict;BootPartitionFull;SchemeUnsupported;StorageError;ArmFailed;RebootFailed;KernelOrInitrdFailed;HealthGateFailed;GateInterrupted;BootedUnexpectedSlot;CommitFailed;StateLost;AttemptSuperseded
+// +kubebuilder:validation:Enum=NoAttempt;UpToDate;Downloading;RegistryUnavailable;IdentityUnusable;WaitingForReady;WaitingForCordon;WritingBootEntry;WaitingForBoot;WaitingForHealth;WaitingForCommit;DeletingPods;Committed;ImageInvalid;ImageTooLarge;WrongArchitecture;VersionNotNewer;SourceTooOld;NoSpareSlot;BootEntryConflict;BootPartitionFull;SchemeUnsupported;StorageError;ArmFailed;RebootFailed;KernelOrInitrdFailed;HealthGateFailed;GateInterrupted;BootedUnexpectedSlot;CommitFailed;StateLost;AttemptSuperseded
 type Reason string
 
 // The reasons.
@@ -54,6 +54,7 @@ const (
 	ReasonUpToDate            Reason = "UpToDate"
 	ReasonDownloading         Reason = "Downloading"
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable" // transient: retried with back-off
+	ReasonIdentityUnusable    Reason = "IdentityUnusable"    // staged; the agent's credentials would not outlast the reboot
 	ReasonWaitingForReady     Reason = "WaitingForReady"     // staged; the orchestrator has not drained the node yet
 	ReasonWaitingForCordon    Reason = "WaitingForCordon"    // asked to go, but the node is not cordoned
 	ReasonWritingBootEntry    Reason = "WritingBootEntry"

@@ -11,12 +11,12 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/stayput-dev/stayput/agent"
 	"github.com/stayput-dev/stayput/agent/cluster"
 	"github.com/stayput-dev/stayput/agent/config"
 	"github.com/stayput-dev/stayput/agent/journal"
+	"github.com/stayput-dev/stayput/agent/kubeconfig"
 	"github.com/stayput-dev/stayput/agent/memory"
 	"github.com/stayput-dev/stayput/agent/slots"
 	"github.com/stayput-dev/stayput/agent/slots/dps"
@@ -46,18 +46,11 @@ func run(ctx context.Context, settings config.Config, log logr.Logger) error {
 	scheme := dps.New(dps.Options{StateDir: settings.StateDir, Written: func(bytes int64) { written.Add(bytes) }})
 	api := cluster.New(cluster.Options{
 		Node: settings.NodeName, Log: log.WithName("cluster"),
-		Config: func() (*rest.Config, error) {
-			config, err := clientcmd.BuildConfigFromFlags("", settings.Kubeconfig)
-			if err != nil {
-				return nil, fmt.Errorf("reading kubeconfig %s: %w", settings.Kubeconfig, err)
-			}
-
-			return config, nil
-		},
+		Config: func() (*rest.Config, error) { return kubeconfig.Load(settings.Kubeconfig) },
 	})
 	engine := agent.New(agent.Options{
 		Version: buildinfo.Version,
-		Machine: agent.NewHost(settings.StateDir, scheme), Scheme: scheme, Cluster: api, Log: log,
+		Machine: agent.NewHost(settings.StateDir, settings.Kubeconfig, scheme), Scheme: scheme, Cluster: api, Log: log,
 		Images: images{settings: settings.Registry, count: func(bytes int64) { downloaded.Add(bytes) }},
 		Store:  journal.Open(settings.StateDir), Notifier: notifier{log: log},
 		Moved: func() (int64, int64) { return downloaded.Load(), written.Load() },

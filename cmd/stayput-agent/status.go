@@ -24,7 +24,7 @@ func newStatusCommand(path *string) *cobra.Command {
 			}
 
 			scheme := dps.New(dps.Options{StateDir: settings.StateDir})
-			machine := agent.NewHost(settings.StateDir, scheme)
+			machine := agent.NewHost(settings.StateDir, settings.Kubeconfig, scheme)
 			summary := agent.Summarise(cmd.Context(), machine, scheme, journal.Open(settings.StateDir))
 
 			encoder := json.NewEncoder(cmd.OutOrStdout())

@@ -71,7 +71,7 @@ func newNodeInstallCommand(options *nodeOptions) *cobra.Command {
 			var live *install.Live
 			if options.isLive() {
 				scheme := dps.New(dps.Options{StateDir: config.DefaultStateDir})
-				live = &install.Live{Scheme: scheme, Rungs: agent.NewHost(config.DefaultStateDir, scheme).Rungs}
+				live = &install.Live{Scheme: scheme, Rungs: agent.NewHost(config.DefaultStateDir, config.DefaultKubeconfig, scheme).Rungs}
 			}
 
 			report := nodeReport{Changes: changes, Findings: install.Inspect(cmd.Context(), options.root, live)}
