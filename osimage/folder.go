@@ -13,7 +13,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -31,7 +30,7 @@ const (
 )
 
 // folder is an OCI layout folder that only this process writes to. Files in it appear whole and under their final names
-// or not at all, so that a crash leaves the folder as it was.
+// or not at all, and the index comes last, so that a crash or a power cut leaves the folder with the images that it had.
 type folder struct {
 	dir  string
 	lock *os.File
@@ -64,10 +63,8 @@ func lockFolder(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("making an OCI layout in %s: %w", dir, err)
 	}
 
-	// Other errors than this one come from file systems without locks, which are used without.
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errors.Join(
-			invalid(dir, "another program is writing to the folder", "wait until it ends, or use another folder"), lock.Close())
+	if err := LockFile(lock, dir); err != nil {
+		return nil, errors.Join(err, lock.Close())
 	}
 
 	return lock, nil
@@ -118,15 +115,15 @@ func (f *folder) create() (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(blobPath(f.dir, "sha256:0")), unfinished)
 }
 
-// keep gives a file of create its final name once it is on the medium. After an error the file is gone.
+// keep gives a file of create its final name once it is on the medium. After an error nothing has the name of create.
 func (f *folder) keep(file *os.File, final string) error {
-	err := errors.Join(file.Chmod(blobMode), file.Sync(), file.Close())
+	err := file.Chmod(blobMode)
 	if err == nil {
-		err = os.Rename(file.Name(), final)
+		err = RenameFile(file, final)
 	}
 
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
+	if err := errors.Join(err, file.Close()); err != nil {
+		return errors.Join(err, RemoveFile(file.Name()))
 	}
 
 	return nil

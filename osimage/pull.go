@@ -102,11 +102,7 @@ func (i *Image) pullLayer(ctx context.Context, dir string, content Content, prog
 		return errors.Join(wrongDigest(i.blobOf(content).subject, "layer", got, content.Digest), os.Remove(partial))
 	}
 
-	if err := file.Sync(); err != nil {
-		return fmt.Errorf("writing %s: %w", partial, err)
-	}
-
-	if err := os.Rename(partial, final); err != nil {
+	if err := RenameFile(file, final); err != nil {
 		return fmt.Errorf("naming the blob: %w", err)
 	}
 

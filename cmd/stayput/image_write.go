@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -116,11 +115,9 @@ func openTarget(path string, size, offset int64) (*os.File, error) {
 		return nil, fmt.Errorf("opening the target: %w", err)
 	}
 
-	// Two that write to one file would both find other bytes than they wrote. Other errors than this one come from file
-	// systems without locks, which are used without.
-	if err := unix.Flock(int(target.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errors.Join(
-			mistake(path, "another program is writing to it", "wait until it ends, or name another file"), target.Close())
+	// Two that write to one file would both find other bytes than they wrote.
+	if err := osimage.LockFile(target, path); err != nil {
+		return nil, errors.Join(err, target.Close())
 	}
 
 	return target, nil

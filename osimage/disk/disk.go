@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/diskfs/go-diskfs/partition/gpt"
-	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -66,11 +65,11 @@ func Create(ctx context.Context, source osimage.Source, file string, options Opt
 
 	err = plan.write(ctx, source, out, options)
 	if err == nil {
-		err = os.Rename(out.Name(), file)
+		err = osimage.RenameFile(out, file)
 	}
 
 	if err != nil {
-		return Result{}, errors.Join(fmt.Errorf("making the disk: %w", err), os.Remove(out.Name()), out.Close())
+		return Result{}, errors.Join(fmt.Errorf("making the disk: %w", err), osimage.RemoveFile(out.Name()), out.Close())
 	}
 
 	// Only now: the lock must last until the file has its final name.
@@ -119,14 +118,8 @@ func openPartial(file string) (*os.File, error) {
 
 // lockPartial makes sure that nobody else makes the disk in this file, or has just finished it.
 func lockPartial(out *os.File) error {
-	busy := &osimage.Error{
-		Kind: osimage.ErrInvalid, Subject: out.Name(), Detail: "another program is writing to it",
-		Fix: "wait until it ends, or name another file",
-	}
-
-	// Other errors than this one come from file systems without locks, which are used without.
-	if err := unix.Flock(int(out.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return busy
+	if err := osimage.LockFile(out, out.Name()); err != nil {
+		return err
 	}
 
 	opened, err := out.Stat()
@@ -135,7 +128,10 @@ func lockPartial(out *os.File) error {
 	}
 
 	if named, err := os.Stat(out.Name()); err != nil || !os.SameFile(opened, named) {
-		return busy
+		return &osimage.Error{
+			Kind: osimage.ErrInvalid, Subject: out.Name(), Detail: "another program has just renamed or removed it",
+			Fix: "look at what it has made, then try again or name another file",
+		}
 	}
 
 	return nil
@@ -194,10 +190,6 @@ func (p *plan) write(ctx context.Context, source osimage.Source, out *os.File, o
 
 	if err := p.table().Write(out, p.size); err != nil {
 		return fmt.Errorf("writing the partition table: %w", err)
-	}
-
-	if err := out.Sync(); err != nil {
-		return fmt.Errorf("flushing it: %w", err)
 	}
 
 	return nil
