@@ -16,8 +16,6 @@ const (
 	// rebootDeadline how long in all before the attempt ends.
 	rebootRetry    = 5 * time.Minute
 	rebootDeadline = 15 * time.Minute
-	// armDeadline is how long arming may fail for reasons that may pass, from ReadyForUpdate on.
-	armDeadline = 10 * time.Minute
 	// observeRetry is how soon the slots are looked at again when that failed.
 	observeRetry = 15 * time.Second
 )
@@ -251,9 +249,9 @@ func arming(w world) step {
 	attempt := w.attempt()
 
 	switch {
-	case w.slotsErr != nil && w.now.After(attempt.ReadyAt.Add(armDeadline)):
+	case w.slotsErr != nil && w.now.After(attempt.ReadyAt.Add(v1alpha1.ArmDeadline)):
 		return ends(w.now, v1alpha1.PhaseRefused, v1alpha1.ReasonArmFailed, "", fmt.Sprintf(
-			"the slots could not be read for %s: %v", armDeadline, w.slotsErr))
+			"the slots could not be read for %s: %v", v1alpha1.ArmDeadline, w.slotsErr))
 	case w.slotsErr != nil:
 		return cannotObserve(w, v1alpha1.PhaseArming)
 	case !w.stagedSpare():
@@ -263,7 +261,7 @@ func arming(w world) step {
 	case attempt.ArmIntent == w.bootID && attempt.ArmedEntry != "" && w.slots.Spare.Entry == attempt.ArmedEntry:
 		return rebootStep(attempt.Version, w.now.Add(rebootDeadline))
 	default:
-		return do(arm, v1alpha1.PhaseArming, v1alpha1.ReasonWritingBootEntry).until(attempt.ReadyAt.Add(armDeadline))
+		return do(arm, v1alpha1.PhaseArming, v1alpha1.ReasonWritingBootEntry).until(attempt.ReadyAt.Add(v1alpha1.ArmDeadline))
 	}
 }
 
@@ -273,7 +271,7 @@ func armFailed(w world, err error) (step, bool) {
 		return ends(w.now, v1alpha1.PhaseRefused, v1alpha1.ReasonArmFailed, "", "arming: "+refusal.Error()), true
 	}
 
-	if errors.Is(err, slots.ErrNotStaged) || w.now.After(w.attempt().ReadyAt.Add(armDeadline)) {
+	if errors.Is(err, slots.ErrNotStaged) || w.now.After(w.attempt().ReadyAt.Add(v1alpha1.ArmDeadline)) {
 		return ends(w.now, v1alpha1.PhaseRefused, v1alpha1.ReasonArmFailed, "", err.Error()), true
 	}
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stayput-dev/stayput/agent/boot"
 	"github.com/stayput-dev/stayput/agent/kubeconfig"
+	"github.com/stayput-dev/stayput/api/protocol"
 )
 
 // NodeReader reads this machine's own Node.
@@ -110,19 +111,14 @@ func (g NodeReady) Check(ctx context.Context, boot Boot) error {
 			node.Status.NodeInfo.BootID, boot.ID)
 	}
 
-	for _, condition := range node.Status.Conditions {
-		if condition.Type != corev1.NodeReady {
-			continue
-		}
-
-		if condition.Status != corev1.ConditionTrue {
-			return fmt.Errorf("node %s: %w: Ready=%s: %s: %s", node.Name, errNotReady, condition.Status, condition.Reason, condition.Message)
-		}
-
+	switch ready := protocol.ReadyCondition(node); {
+	case ready == nil:
+		return fmt.Errorf("node %s: %w: it has no Ready condition", node.Name, errNotReady)
+	case ready.Status != corev1.ConditionTrue:
+		return fmt.Errorf("node %s: %w: Ready=%s: %s: %s", node.Name, errNotReady, ready.Status, ready.Reason, ready.Message)
+	default:
 		return nil
 	}
-
-	return fmt.Errorf("node %s: %w: it has no Ready condition", node.Name, errNotReady)
 }
 
 func (g NodeReady) checkVersion(boot Boot) error {

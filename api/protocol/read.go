@@ -166,6 +166,21 @@ func (v View) StateFor(attempt string) State {
 	}
 }
 
+// ReadyCondition is the Node's condition Ready, nil before a kubelet has written one. The Node may be nil.
+func ReadyCondition(node *corev1.Node) *corev1.NodeCondition {
+	if node == nil {
+		return nil
+	}
+
+	for index := range node.Status.Conditions {
+		if node.Status.Conditions[index].Type == corev1.NodeReady {
+			return &node.Status.Conditions[index]
+		}
+	}
+
+	return nil
+}
+
 func reasons() []Reason {
 	return []Reason{
 		ReasonCandidate, ReasonSelected, ReasonDrainSuccessful, ReasonReady, ReasonUpdateSuccessful, ReasonUpdateFailed,

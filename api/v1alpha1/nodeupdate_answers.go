@@ -10,6 +10,9 @@ import (
 // from it.
 const AnnotationOfferedAt = "stayput.dev/offered-at"
 
+// ArmDeadline is how long an agent may be in phase Arming before its machine reboots, or it refuses.
+const ArmDeadline = 10 * time.Minute
+
 // StatusWrittenAt is when a field manager changed an object's status last, by the API server's clock, which is the same
 // one for all nodes, and never later than now; zero: the object does not say. Caches may leave managed fields out.
 func StatusWrittenAt(object metav1.Object, manager string, now time.Time) time.Time {

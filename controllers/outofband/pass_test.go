@@ -444,7 +444,7 @@ func TestAMachineThatFallsSilentWhileItIsArmedIsReset(t *testing.T) {
 		t.Fatalf("sent %q to a machine that lives", s.actions())
 	}
 	s.lives(life{})
-	s.runFor(t, armTime+testSilentAfter)
+	s.runFor(t, v1alpha1.ArmDeadline+testSilentAfter)
 	if s.actions() != "" {
 		t.Fatalf("sent %q to a machine that may be booting", s.actions())
 	}

@@ -249,7 +249,7 @@ func (s *simulation) objects() (*v1alpha1.NodeUpdate, *corev1.Node) {
 func (s *simulation) patience() time.Duration {
 	switch after := s.world.SilentAfter; s.world.Phase {
 	case v1alpha1.PhaseArming:
-		return after + armTime
+		return after + v1alpha1.ArmDeadline
 	case v1alpha1.PhaseProving:
 		return max(after, 3*agentBeats) + s.decides
 	case v1alpha1.PhaseReporting:

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
 )
@@ -122,10 +123,6 @@ func back(phase v1alpha1.Phase) bool {
 // once a minute, and two of its writes may be lost to a slow API server or a busy node.
 const agentPause = 3 * time.Minute
 
-// armTime is how long an agent may say Arming before its machine reboots: its own deadline. When the API server is away
-// just then, the agent reboots without having said so, and Arming is the last that is known of the machine.
-const armTime = 10 * time.Minute
-
 // longestGate is when the boot gate has decided at the latest. All its parts start at once.
 func longestGate(health v1alpha1.HealthSettings) time.Duration {
 	longest := time.Duration(0)
@@ -146,7 +143,8 @@ func patience(update *v1alpha1.NodeUpdate) time.Duration {
 	after := update.Spec.Reboot.Patience()
 	switch update.Status.Phase {
 	case v1alpha1.PhaseArming:
-		return after + armTime
+		// When the API server is away just then, the agent reboots without having said so.
+		return after + v1alpha1.ArmDeadline
 	case v1alpha1.PhaseProving:
 		return max(after, agentPause) + longestGate(update.Spec.Health)
 	case v1alpha1.PhaseReporting:
@@ -186,7 +184,7 @@ const managerKubelet = "kubelet"
 
 // kubeletSign is when the kubelet wrote the Node's status last, by the API server's clock where it tells.
 func kubeletSign(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) time.Time {
-	ready := readyCondition(node)
+	ready := protocol.ReadyCondition(node)
 	if ready == nil || !counts(update, node) {
 		return time.Time{}
 	}
@@ -219,7 +217,7 @@ func counts(update *v1alpha1.NodeUpdate, node *corev1.Node) bool {
 
 // leaseOf reads the Node's condition Ready.
 func leaseOf(update *v1alpha1.NodeUpdate, node *corev1.Node) Lease {
-	ready := readyCondition(node)
+	ready := protocol.ReadyCondition(node)
 	switch {
 	case ready == nil, !counts(update, node):
 		return Lease{}
@@ -228,20 +226,6 @@ func leaseOf(update *v1alpha1.NodeUpdate, node *corev1.Node) Lease {
 	default:
 		return Lease{Live: true}
 	}
-}
-
-// readyCondition is nil when the Node, which may be nil, has none.
-func readyCondition(node *corev1.Node) *corev1.NodeCondition {
-	if node == nil {
-		return nil
-	}
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == corev1.NodeReady {
-			return &node.Status.Conditions[i]
-		}
-	}
-
-	return nil
 }
 
 // lastAction is the action of the present silence that was sent or may have been; nil: none.

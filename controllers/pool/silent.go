@@ -7,12 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
 const (
-	// armTime is how long an agent may say Arming before it goes or refuses: its own deadline.
-	armTime = 10 * time.Minute
 	// startTime is how long after its kubelet an agent may start to write: they start at one time, but the API server may be
 	// busy, and a trial boot's network slow.
 	startTime = 5 * time.Minute
@@ -86,7 +85,7 @@ func (m *member) debtOfLiving(now time.Time) debt {
 		return debt{}
 	}
 	if phase == v1alpha1.PhaseArming {
-		grace = armTime
+		grace = v1alpha1.ArmDeadline
 	}
 	since := m.wrote(m.toldAt(), now)
 	if rung != nil && rung.Attempt == m.open() && rung.Intent != nil && rung.Intent.DecidedAt.After(since) {
@@ -102,7 +101,7 @@ func (m *member) debtOfLiving(now time.Time) debt {
 // backSince is when the Node became Ready, or not Ready, after it was Unknown perhaps; zero: that is not known. A time to
 // come is of a wrong clock.
 func (m *member) backSince(now time.Time) time.Time {
-	if ready := readyCondition(m.node); ready != nil && !ready.LastTransitionTime.After(now) {
+	if ready := protocol.ReadyCondition(m.node); ready != nil && !ready.LastTransitionTime.After(now) {
 		return ready.LastTransitionTime.Time
 	}
 
@@ -114,7 +113,7 @@ func (m *member) backSince(now time.Time) time.Time {
 func (m *member) lives() bool {
 	status, boot := m.update.Status, m.node.Status.NodeInfo.BootID
 	// Unknown: the node controller sees that the Lease is not renewed. No condition: no kubelet has written yet.
-	if ready := readyCondition(m.node); ready == nil || ready.Status == corev1.ConditionUnknown {
+	if ready := protocol.ReadyCondition(m.node); ready == nil || ready.Status == corev1.ConditionUnknown {
 		return false
 	}
 	if rung := status.OutOfBand; rung != nil && rung.Attempt == m.open() && rung.Phase == v1alpha1.OutOfBandRecovered {

@@ -248,29 +248,29 @@ func TestSilentAgents(t *testing.T) {
 		"arming":                    {[]worldChange{toldSince(long), says(v1alpha1.PhaseArming), beat(long)}, "", ""},
 		"arming, after a long wait": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long)}, "", ""},
 		"arming for ever": {
-			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime)}, "said Arming", Miss,
+			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline)}, "said Arming", Miss,
 		},
 		"arming for ever, not Ready": {[]worldChange{
-			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), kubeletIs(corev1.ConditionFalse),
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline), kubeletIs(corev1.ConditionFalse),
 		}, "is not reset while the machine shows life", Miss},
 		"arming for ever, marks lost": {
-			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), unmarked}, "said Arming", Miss,
+			[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline), unmarked}, "said Arming", Miss,
 		},
 		"arming, and the machine is lost": {[]worldChange{
-			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), kubeletIs(corev1.ConditionUnknown),
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline), kubeletIs(corev1.ConditionUnknown),
 		}, "", ""},
 		"arming, and the BMC rung finds the machine silent": {[]worldChange{
-			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a1", v1alpha1.OutOfBandSilent),
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline), rung("a1", v1alpha1.OutOfBandSilent),
 		}, "", ""},
 		"arming, and the BMC rung resets it": {[]worldChange{
-			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a1", v1alpha1.OutOfBandResetting), noted,
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline), rung("a1", v1alpha1.OutOfBandResetting), noted,
 		}, "", Hear},
 		"arming, back after a reset": {[]worldChange{
-			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a1", v1alpha1.OutOfBandRecovered),
-			resetSince(long + armTime - time.Second),
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline), rung("a1", v1alpha1.OutOfBandRecovered),
+			resetSince(long + v1alpha1.ArmDeadline - time.Second),
 		}, "", ""},
 		"arming, an earlier machine was silent": {[]worldChange{
-			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + armTime), rung("a0", v1alpha1.OutOfBandSilent),
+			toldSince(time.Hour), says(v1alpha1.PhaseArming), beat(long + v1alpha1.ArmDeadline), rung("a0", v1alpha1.OutOfBandSilent),
 		}, "said Arming", Miss},
 		"ended, about to answer": {[]worldChange{toldSince(time.Hour), says(v1alpha1.PhaseSucceeded), beat(short)}, "", ""},
 		"ended and answered, long after": {[]worldChange{

@@ -162,20 +162,9 @@ func (m *member) unavailable() bool {
 }
 
 func nodeReady(node *corev1.Node) bool {
-	ready := readyCondition(node)
+	ready := protocol.ReadyCondition(node)
 
 	return ready != nil && ready.Status == corev1.ConditionTrue
-}
-
-// readyCondition is nil before a kubelet has written one.
-func readyCondition(node *corev1.Node) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == corev1.NodeReady {
-			return &node.Status.Conditions[i]
-		}
-	}
-
-	return nil
 }
 
 // members collects the nodes of the pool and those that it must let go, in order of their names.
