@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -15,8 +14,6 @@ import (
 
 // progressForNewTries is the number of bytes after which a transfer counts as healthy again.
 const progressForNewTries = 256 << 10
-
-var errStalled = errors.New("no byte came for too long")
 
 // registryBlobs reads blobs from a registry.
 type registryBlobs struct {
@@ -27,7 +24,7 @@ type registryBlobs struct {
 var _ blobs = (*registryBlobs)(nil)
 
 func (r *registryBlobs) open(ctx context.Context, source blob, from, to int64) (io.ReadCloser, error) {
-	transfer := &transfer{ctx: ctx, from: r, blob: source, pos: from, end: to}
+	transfer := &transfer{ctx: ctx, from: r, blob: source, pos: from, end: to, reached: from}
 
 	for {
 		err := transfer.connect(from == 0) //nolint:contextcheck // The transfer has it.
@@ -48,12 +45,13 @@ type transfer struct {
 	blob blob
 
 	pos, end int64
-	body     io.ReadCloser
-	stop     context.CancelCauseFunc
+	// reached is the furthest pos so far: what was skipped through again is no progress.
+	reached int64
+	body    io.ReadCloser
 	// opened tells whether bytes came before, so that 401 and 403 mean an expired address, not a refusal.
 	opened   bool
 	failures int
-	// healthy counts the bytes since the last failure.
+	// healthy counts the new bytes since the last failure.
 	healthy int64
 }
 
@@ -87,16 +85,11 @@ func (t *transfer) Read(buffer []byte) (int, error) {
 
 // readBody reads from the connection. When that breaks it is closed, and the error is returned if nothing came.
 func (t *transfer) readBody(buffer []byte) (int, error) {
-	stop := t.stop
-	stall := time.AfterFunc(t.from.client.stallAfter, func() { stop(errStalled) })
 	n, err := t.body.Read(buffer)
 
-	if !stall.Stop() && err != nil {
-		err = errStalled
-	}
-
 	t.pos += int64(n)
-	t.healthy += int64(n)
+	t.healthy += max(0, t.pos-t.reached)
+	t.reached = max(t.pos, t.reached)
 	t.opened = t.opened || n > 0
 
 	if t.healthy >= progressForNewTries {
@@ -105,6 +98,11 @@ func (t *transfer) readBody(buffer []byte) (int, error) {
 
 	if err != nil && t.pos < t.end {
 		t.disconnect()
+
+		if errors.Is(err, io.EOF) {
+			// The answer was complete, the blob is not: nobody may take this for the end.
+			err = io.ErrUnexpectedEOF
+		}
 
 		if n == 0 {
 			return 0, fmt.Errorf("the transfer broke at byte %d of %d: %w", t.pos, t.blob.size, err)
@@ -142,8 +140,6 @@ func (t *transfer) disconnect() {
 	if t.body == nil {
 		return
 	}
-
-	t.stop(context.Canceled)
 
 	// The connection is of no use any more, so neither is the error of closing it.
 	_ = t.body.Close()
@@ -185,16 +181,13 @@ func (t *transfer) connect(discard bool) error {
 func (t *transfer) request(session http.RoundTripper, ranged bool) (*http.Response, error) {
 	t.disconnect()
 
-	ctx, stop := context.WithCancelCause(t.ctx)
 	address := url.URL{
 		Scheme: t.from.repository.Scheme(), Host: t.from.repository.RegistryStr(),
 		Path: "/v2/" + t.from.repository.RepositoryStr() + "/blobs/" + t.blob.digest,
 	}
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
+	request, err := http.NewRequestWithContext(t.ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
-		stop(err)
-
 		return nil, fmt.Errorf("asking for %s: %w", t.blob.subject, err)
 	}
 
@@ -205,12 +198,10 @@ func (t *transfer) request(session http.RoundTripper, ranged bool) (*http.Respon
 
 	response, err := (&http.Client{Transport: session}).Do(request)
 	if err != nil {
-		stop(err)
-
 		return nil, err
 	}
 
-	t.body, t.stop = response.Body, stop
+	t.body = response.Body
 
 	return response, nil
 }

@@ -64,7 +64,7 @@ func NewClient(options ...Option) (*Client, error) {
 	}
 
 	client.retry.notice = client.notice
-	client.base = newTransport(client.roots, client.plainHTTP, client.count)
+	client.base = newTransport(client.roots, client.plainHTTP, client.stallAfter, client.count)
 
 	return client, nil
 }

@@ -40,6 +40,15 @@ func randomBytes(seed uint64, size int) []byte {
 	return data
 }
 
+// noise gives bytes that cannot be compressed.
+func noise(seed byte, size int) []byte {
+	data := make([]byte, size)
+	// It never returns an error.
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(data)
+
+	return data
+}
+
 // contents are the raw bytes of an image, by role.
 type contents map[osimage.Role][]byte
 

@@ -157,7 +157,8 @@ func WithRetryNotice(notice func(cause error, pause time.Duration)) Option {
 	}
 }
 
-// WithStallTimeout sets how long a transfer may bring no byte before it counts as broken. The default is one minute.
+// WithStallTimeout sets how long a request may move no byte, in either direction, before it counts as broken. The default
+// is one minute.
 func WithStallTimeout(after time.Duration) Option {
 	return func(client *Client) error {
 		if after <= 0 {

@@ -2,6 +2,7 @@ package osimage_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log"
@@ -202,16 +203,116 @@ func TestTriesAreBounded(t *testing.T) {
 	}
 }
 
-func TestStalledTransferIsBroken(t *testing.T) {
+// stallTimeout is long enough for a busy machine to answer, and stallDeadline for all tries: without the timeouts the
+// calls below would wait for ever.
+const (
+	stallTimeout  = 300 * time.Millisecond
+	stallDeadline = 20 * time.Second
+)
+
+// fallSilent makes the registry send some first bytes of the answers that are chosen, and then nothing.
+func (f *faults) fallSilent(t *testing.T, first []byte, chosen func(r *http.Request) bool) {
+	t.Helper()
+
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+
+	inner := f.server.Config.Handler
+	f.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !chosen(r) {
+			inner.ServeHTTP(w, r)
+
+			return
+		}
+
+		if len(first) > 0 {
+			_, _ = w.Write(first)
+			w.(http.Flusher).Flush() //nolint:forcetypeassert // net/http.
+		}
+
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+}
+
+// Whatever the registry is asked, a wait ends when nothing moves.
+func TestSilentRegistry(t *testing.T) {
+	t.Parallel()
+
+	const silence = "no byte came"
+
+	for name, test := range map[string]struct {
+		first    []byte
+		chosen   func(r *http.Request, layer string) bool
+		pushing  bool
+		reported string
+	}{
+		"in a layer": {
+			first: []byte{0x28, 0xb5}, reported: silence,
+			chosen: func(r *http.Request, layer string) bool { return strings.HasSuffix(r.URL.Path, layer) },
+		},
+		"in a manifest": {
+			first: []byte("{"), reported: silence,
+			chosen: func(r *http.Request, _ string) bool { return strings.Contains(r.URL.Path, "/manifests/") },
+		},
+		"before an answer": {
+			reported: "timeout awaiting response headers",
+			chosen:   func(r *http.Request, _ string) bool { return strings.Contains(r.URL.Path, "/manifests/") },
+		},
+		"in an upload": {
+			pushing: true, reported: silence,
+			chosen: func(r *http.Request, _ string) bool { return r.ContentLength > 1<<20 },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			ctx, cancel := context.WithTimeout(t.Context(), stallDeadline)
+			t.Cleanup(cancel)
+
+			registry := newFaults(t)
+			image := registry.push(t, someContents())
+			digest := layerDigest(t, image, osimage.RoleUSR)
+			client := registry.client(t, osimage.WithStallTimeout(stallTimeout))
+
+			registry.fallSilent(t, test.first, func(r *http.Request) bool { return test.chosen(r, digest) })
+
+			var err error
+
+			if test.pushing {
+				// More than the buffers on the way hold, and not in the registry yet.
+				dir := build(t, contents{
+					osimage.RoleUSR: noise(7, 64<<20), osimage.RoleUSRVerity: {1}, osimage.RoleUKI: {2},
+				})
+				_, err = client.Push(ctx, dir, "", registry.reference("2"), nil)
+			} else if image, err = client.Image(ctx, registry.reference("1.1.0")); err == nil {
+				var reader io.ReadCloser
+
+				reader, err = image.Open(ctx, osimage.RoleUSR, 0)
+				if err == nil {
+					_, err = io.Copy(io.Discard, reader)
+					err = errors.Join(err, reader.Close())
+				}
+			}
+
+			if !osimage.IsTransient(err) || !strings.Contains(err.Error(), test.reported) {
+				t.Errorf("got %v, want a transient error that says %q", err, test.reported)
+			}
+		})
+	}
+}
+
+// An answer that ends well but too early is not the end of the layer.
+func TestAnswersThatAreTooShort(t *testing.T) {
 	t.Parallel()
 
 	registry := newFaults(t)
-	image := registry.push(t, someContents(), osimage.WithStallTimeout(20*time.Millisecond))
+	image := registry.push(t, someContents())
 	digest := layerDigest(t, image, osimage.RoleUSR)
-	release := make(chan struct{})
 	inner := registry.server.Config.Handler
 
-	// The blob's headers and a few bytes come, then nothing more.
 	registry.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, digest) {
 			inner.ServeHTTP(w, r)
@@ -219,21 +320,26 @@ func TestStalledTransferIsBroken(t *testing.T) {
 			return
 		}
 
-		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write([]byte{0x28, 0xb5})
+		// Without a length, so that the client sees no broken connection.
 		w.(http.Flusher).Flush() //nolint:forcetypeassert // net/http.
-
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
 	})
 
-	defer close(release)
+	if _, err := readFrom(t, image, osimage.RoleUSR, 0); !osimage.IsTransient(err) {
+		t.Errorf("got %v, want a transient error", err)
+	}
+}
 
-	_, err := readFrom(t, image, osimage.RoleUSR, 0)
-	if !osimage.IsTransient(err) || !strings.Contains(err.Error(), "no byte came") {
-		t.Errorf("got %v, want a transient error that says that no byte came", err)
+// Bytes that are skipped through again, because the registry has no ranges, are no progress.
+func TestTriesAreBoundedWithoutRanges(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	image := registry.push(t, someContents())
+
+	registry.set(func(f *faults) { f.noRanges, f.breakAfter, f.breaks = true, 600_000, 1000 })
+
+	if _, err := readFrom(t, image, osimage.RoleUSR, 0); !osimage.IsTransient(err) || registry.breaks < 900 {
+		t.Errorf("tried %d times: %v", 1000-registry.breaks, err)
 	}
 }
 

@@ -17,30 +17,36 @@ import (
 )
 
 const (
-	dialTimeout   = 30 * time.Second
-	headerTimeout = 60 * time.Second
-	idleTimeout   = 90 * time.Second
+	dialTimeout = 30 * time.Second
+	idleTimeout = 90 * time.Second
 )
 
-// guard is the only way to the network: it refuses plain HTTP unless asked for, and counts what comes in. It sees
-// redirects and token servers too.
+// errStalled is the cause of a request that was ended because nothing moved.
+var errStalled = errors.New("no byte came or went for too long")
+
+// guard is the only way to the network: it refuses plain HTTP unless asked for, ends requests that move no byte, and
+// counts what comes in. It sees redirects and token servers too.
 type guard struct {
-	inner     http.RoundTripper
-	plainHTTP bool
-	count     func(n int64)
+	inner      http.RoundTripper
+	plainHTTP  bool
+	stallAfter time.Duration
+	count      func(n int64)
 }
 
-func newTransport(roots *x509.CertPool, plainHTTP bool, count func(n int64)) http.RoundTripper {
+func newTransport(
+	roots *x509.CertPool, plainHTTP bool, stallAfter time.Duration, count func(n int64),
+) http.RoundTripper {
 	return &guard{
-		plainHTTP: plainHTTP,
-		count:     count,
+		plainHTTP:  plainHTTP,
+		stallAfter: stallAfter,
+		count:      count,
 		inner: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
 			DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext,
 			ForceAttemptHTTP2:     true,
 			TLSClientConfig:       &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout:   dialTimeout,
-			ResponseHeaderTimeout: headerTimeout,
+			ResponseHeaderTimeout: stallAfter,
 			IdleConnTimeout:       idleTimeout,
 			// Layers are compressed already, and a decompressing transport would break ranges.
 			DisableCompression: true,
@@ -54,29 +60,104 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, plainHTTPRefused(request.URL.Host)
 	}
 
-	response, err := g.inner.RoundTrip(request)
-	if err != nil {
-		return nil, err
+	ctx, stop := context.WithCancelCause(request.Context())
+	stall := newStall(g.stallAfter, stop)
+	request = request.WithContext(ctx)
+
+	if request.Body != nil && request.Body != http.NoBody {
+		request.Body = &sentBody{ReadCloser: request.Body, stall: stall}
 	}
 
-	response.Body = &countedBody{ReadCloser: response.Body, count: g.count}
+	response, err := g.inner.RoundTrip(request)
+	stall.pause()
+
+	if err != nil {
+		defer stop(nil)
+
+		return nil, stall.explain(ctx, err)
+	}
+
+	response.Body = &receivedBody{ReadCloser: response.Body, ctx: ctx, stop: stop, stall: stall, count: g.count}
 
 	return response, nil
 }
 
-type countedBody struct {
+// stall ends a request when its timer is not set anew in time.
+type stall struct {
+	timer *time.Timer
+	after time.Duration
+}
+
+func newStall(after time.Duration, stop context.CancelCauseFunc) *stall {
+	result := &stall{timer: time.AfterFunc(after, func() { stop(errStalled) }), after: after}
+	result.pause()
+
+	return result
+}
+
+func (s *stall) moved() { s.timer.Reset(s.after) }
+
+// pause is for the time when others bound the wait, or when it is the caller's turn.
+func (s *stall) pause() { s.timer.Stop() }
+
+// explain tells a stall from a caller who has given up: for the transport both are a cancelled context.
+func (*stall) explain(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errStalled) {
+		return errStalled
+	}
+
+	return err
+}
+
+// sentBody is read by the transport whenever it could send what it has read before.
+type sentBody struct {
 	io.ReadCloser
 
+	stall *stall
+}
+
+func (b *sentBody) Read(buffer []byte) (int, error) {
+	b.stall.moved()
+
+	n, err := b.ReadCloser.Read(buffer)
+	if err != nil {
+		b.stall.pause()
+	}
+
+	return n, err
+}
+
+// receivedBody is an answer. While nobody reads it, nothing needs to come.
+type receivedBody struct {
+	io.ReadCloser
+
+	ctx   context.Context //nolint:containedctx // A body's context is that of its request.
+	stop  context.CancelCauseFunc
+	stall *stall
 	count func(n int64)
 }
 
-func (b *countedBody) Read(buffer []byte) (int, error) {
+func (b *receivedBody) Read(buffer []byte) (int, error) {
+	b.stall.moved()
 	n, err := b.ReadCloser.Read(buffer)
+	b.stall.pause()
+
 	if n > 0 {
 		b.count(int64(n))
 	}
 
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.stall.explain(b.ctx, err)
+	}
+
 	return n, err
+}
+
+func (b *receivedBody) Close() error {
+	b.stall.pause()
+	defer b.stop(nil)
+
+	return b.ReadCloser.Close()
 }
 
 func plainHTTPRefused(host string) error {
