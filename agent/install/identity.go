@@ -1,6 +1,7 @@
 package install
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -56,11 +57,21 @@ func identityFinding(path, node string, now time.Time) Finding {
 		return finding
 	}
 
+	if _, err := tls.X509KeyPair(settings.CertData, settings.KeyData); err != nil {
+		finding.Found = fmt.Sprintf("the client key of %s cannot be used: %v", path, err)
+
+		return finding
+	}
+
 	until := certificate.NotAfter.UTC().Format(time.RFC3339)
 
 	switch subject := certificate.Subject; {
 	case subject.CommonName != userPrefix+node || !slices.Contains(subject.Organization, group):
 		finding.Found = fmt.Sprintf("the client certificate of %s is for %q, want CN=%s%s and O=%s", path, subject, userPrefix, node, group)
+	case now.Before(certificate.NotBefore):
+		finding.Found = fmt.Sprintf("the client certificate of %s is not good before %s, and here it is %s",
+			path, certificate.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		finding.Fix = "set the clock; if it is right, " + identityFix
 	case !now.Before(certificate.NotAfter):
 		finding.Found = fmt.Sprintf("the client certificate of %s was good until %s", path, until)
 	default:

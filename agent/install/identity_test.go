@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,12 @@ func hostName(t *testing.T) string {
 func kubeconfig(t *testing.T, user string, lasts time.Duration) string {
 	t.Helper()
 
+	return kubeconfigBetween(t, user, -24*time.Hour, lasts)
+}
+
+func kubeconfigBetween(t *testing.T, user string, from, until time.Duration) string {
+	t.Helper()
+
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +51,7 @@ func kubeconfig(t *testing.T, user string, lasts time.Duration) string {
 
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: user, Organization: []string{"stayput:agents"}},
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(lasts),
+		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(until),
 	}
 
 	certificate, certErr := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -82,6 +89,14 @@ func TestFilesThatTheAgentCannotUse(t *testing.T) {
 		"a certificate in DER": {config: "nodeName: n1\n", kubeconfig: notPEM(good), subject: "identity", says: "PEM"},
 		"an old certificate": {
 			config: "nodeName: n1\n", kubeconfig: kubeconfig(t, "stayput:agent:n1", -time.Hour), subject: "identity", says: "was good until",
+		},
+		"a clock that is slow": {
+			config: "nodeName: n1\n", kubeconfig: kubeconfigBetween(t, "stayput:agent:n1", time.Hour, 2*time.Hour),
+			subject: "identity", says: "is not good before",
+		},
+		"another key": {
+			config: "nodeName: n1\n", kubeconfig: withKeyOf(t, good, kubeconfig(t, "stayput:agent:n1", time.Hour)),
+			subject: "identity", says: "client key",
 		},
 		"no credentials": {
 			config: "{nodeName: n1, registry: {dockerConfig: /etc/none.json}}", kubeconfig: good,
@@ -124,6 +139,15 @@ func TestFilesThatTheAgentCannotUse(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withKeyOf gives a kubeconfig the client key of another one.
+func withKeyOf(t *testing.T, text, other string) string {
+	t.Helper()
+
+	key := regexp.MustCompile(`"client-key-data": "[^"]*"`)
+
+	return key.ReplaceAllLiteralString(text, key.FindString(other))
 }
 
 // notPEM damages the certificate of a kubeconfig.

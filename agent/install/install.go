@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/stayput-dev/stayput/agent/durable"
 )
 
 // Paths on the node, without a leading slash.
@@ -130,20 +132,30 @@ func (i Installer) begin() (pending bool, err error) {
 		return false, nil
 	}
 
+	if err := i.prepare(pendingFile); err != nil {
+		return false, writeError(pendingFile, err)
+	}
+
 	_, err = os.Stat(i.at(pendingFile))
 	if pending = err == nil; pending {
 		return true, nil
 	}
 
-	if err := os.WriteFile(i.at(pendingFile), nil, textMode); err != nil {
+	// It must outlast a power cut that the files after it outlast.
+	if err := durable.WriteFile(i.at(pendingFile), nil); err != nil {
 		return false, writeError(pendingFile, err)
 	}
 
 	return false, nil
 }
 
+// end takes the note away. An image never has one, and the way to it was not checked there.
 func (i Installer) end() error {
-	if err := os.Remove(i.at(pendingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if i.Systemd == nil {
+		return nil
+	}
+
+	if err := durable.Remove(i.at(pendingFile)); err != nil {
 		return removeError(pendingFile, err)
 	}
 
@@ -201,12 +213,13 @@ func (i Installer) Uninstall(ctx context.Context, purge bool) ([]Change, error) 
 		changes = append(changes, change)
 	}
 
-	// Only directories that are empty now go away; others hold something that is not ours.
+	// Only directories that are empty now go away; others hold something that is not ours. A link to a directory is not
+	// ours either.
 	for _, dir := range []string{
 		filepath.Dir(gateLink), managerDir, filepath.Dir(BinaryPath), filepath.Dir(filepath.Dir(BinaryPath)),
 	} {
-		if err := os.Remove(i.at(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) && !notEmpty(i.at(dir)) {
-			return changes, fmt.Errorf("removing the empty directory /%s: %w", dir, err)
+		if err := unix.Rmdir(i.at(dir)); err != nil && !isKept(err) {
+			return changes, removeError(dir, err)
 		}
 	}
 
@@ -224,10 +237,11 @@ func (i Installer) Uninstall(ctx context.Context, purge bool) ([]Change, error) 
 	return changes, nil
 }
 
-func notEmpty(dir string) bool {
-	entries, err := os.ReadDir(dir)
-
-	return err == nil && len(entries) > 0
+// isKept tells why a directory stays without that being a failure (rmdir(2)): there is none, it is not empty, it is a
+// link, or something is mounted there.
+func isKept(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) ||
+		errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EBUSY)
 }
 
 func (i Installer) at(path string) string { return filepath.Join(i.Root, path) }

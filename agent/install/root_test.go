@@ -185,3 +185,97 @@ func TestObstacles(t *testing.T) {
 		})
 	}
 }
+
+// Before the first file changes the note is there, and it stays until systemd was told.
+func TestTheNoteIsThereWhileSystemdDoesNotKnow(t *testing.T) {
+	t.Parallel()
+
+	root := t.TempDir()
+	note := filepath.Join(root, "var/lib/stayput/install-pending")
+	installer := install.Installer{Root: root, Systemd: &lookingSystemd{note: note}}
+
+	// What is in the way lets the call end at its first file.
+	if err := os.WriteFile(filepath.Join(root, "etc"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := installer.Install(t.Context(), strings.NewReader("program")); err == nil {
+		t.Fatal("nothing was in the way")
+	}
+
+	if _, err := os.Stat(note); err != nil {
+		t.Errorf("before the first file: %v", err)
+	}
+
+	if err := os.Remove(filepath.Join(root, "etc")); err != nil {
+		t.Fatal(err)
+	}
+
+	mustInstall(t, installer, "program")
+
+	if _, err := os.Stat(note); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after all: %v", err)
+	}
+}
+
+// lookingSystemd refuses to be told when the note is not there.
+type lookingSystemd struct {
+	fakeSystemd
+
+	note string
+}
+
+func (l *lookingSystemd) Restart(context.Context, string) error {
+	_, err := os.Stat(l.note)
+
+	return err
+}
+
+// An image's link can name this machine's state directory, which has a note of its own.
+func TestUninstallFromAnImageLeavesTheMachinesNote(t *testing.T) {
+	t.Parallel()
+
+	machine, root := t.TempDir(), t.TempDir()
+	note := filepath.Join(machine, "stayput", "install-pending")
+
+	if err := errors.Join(
+		os.MkdirAll(filepath.Dir(note), 0o755), os.WriteFile(note, nil, 0o600),
+		os.Mkdir(filepath.Join(root, "var"), 0o755), os.Symlink(machine, filepath.Join(root, "var/lib")),
+	); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := (install.Installer{Root: root}).Uninstall(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := os.Stat(note); err != nil {
+		t.Errorf("the machine's note: %v", err)
+	}
+}
+
+// A link in place of a directory was made by somebody else.
+func TestUninstallKeepsLinksToDirectories(t *testing.T) {
+	t.Parallel()
+
+	root := t.TempDir()
+	link := filepath.Join(root, "opt/stayput")
+
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(root, "opt"), 0o755), os.MkdirAll(filepath.Join(root, "data/stayput"), 0o755),
+		os.Symlink("../data/stayput", link),
+	); err != nil {
+		t.Fatal(err)
+	}
+
+	installer := install.Installer{Root: root}
+	mustInstall(t, installer, "program")
+
+	if _, err := installer.Uninstall(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+
+	if target, err := os.Readlink(link); err != nil || target != "../data/stayput" {
+		t.Errorf("the link leads to %q, %v", target, err)
+	}
+}
