@@ -140,7 +140,8 @@ func (a Address) HostPort() string {
 	return net.JoinHostPort(strings.ToLower(strings.TrimRight(parsed.Hostname(), ".")), port)
 }
 
-func (a Address) endpoint() string { return a.Scheme + "://" + a.Host }
+// Endpoint is the URL of the BMC, without a path.
+func (a Address) Endpoint() string { return a.Scheme + "://" + a.Host }
 
 func addressError(what string) error {
 	return &Error{Kind: Unsupported, Op: "reading the BMC address", Detail: "spec.bmc.address " + what}

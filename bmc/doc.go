@@ -1,6 +1,6 @@
 // Package bmc drives the power of one physical machine through its baseboard management controller.
 //
-// Open takes a BareMetalHost's BMC address and gives a Machine; Locks serialises the callers of one BMC; NextStep
+// A driver takes a BareMetalHost's BMC address and gives a Machine; Locks serialises the callers of one BMC; NextStep
 // decides, without touching anything, what the next step of a reset is. A caller stores the step as an intent, sends
 // it, and looks again: the package never retries an action, never polls and never sleeps, so that a crash between two
 // steps can be resumed from what was stored and what is seen.
@@ -15,12 +15,7 @@
 //
 // No error text holds a credential, even when a BMC echoes one.
 //
-// Redfish is spoken with gofish, addressed by the system's path, and not through bmclib v2.3.5, for reasons that
-// were measured: bmclib picks a system by its Name (of two systems with one Name a random one answers); its "reset"
-// falls back to a soft shutdown and left 1 of 12 machines off while reporting success; its "soft" reports failure on
-// success and then tries the next provider; its requests ignore the caller's context; and errors of reads lose their
-// HTTP status, so a wrong password cannot be told from a busy BMC. bmclib is to be the provider of further protocols
-// behind the same Machine interface.
+// This package holds what all drivers share; package redfish is one. No driver tries another protocol after an action.
 //
 // The package knows nothing of Kubernetes.
 package bmc

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/stayput-dev/stayput/bmc"
+	driver "github.com/stayput-dev/stayput/bmc/redfish"
 	"github.com/stayput-dev/stayput/test/lab/redfish"
 )
 
@@ -31,7 +32,7 @@ func TestEmulator(t *testing.T) {
 		Address: address, CA: emulator.CA(), UUID: uuid,
 		Credentials: bmc.Credentials{Username: "admin", Password: "secret word"},
 	}
-	machine, err := bmc.Open(t.Context(), options)
+	machine, err := driver.Open(t.Context(), options)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(machine.Power(t.Context())).To(Equal(bmc.PowerOn))
 	g.Expect(machine.Actions(t.Context())).To(ConsistOf(bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart))
@@ -42,7 +43,7 @@ func TestEmulator(t *testing.T) {
 	g.Expect(machine.Close(t.Context())).To(Succeed())
 
 	options.Credentials.Password = "wrong"
-	_, err = bmc.Open(t.Context(), options)
+	_, err = driver.Open(t.Context(), options)
 	g.Expect(bmc.KindOf(err)).To(Equal(bmc.Auth), "%v", err)
 
 	g.Expect(emulator.Stop()).To(Succeed())

@@ -1,4 +1,4 @@
-package bmc_test
+package redfish_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stayput-dev/stayput/bmc"
+	"github.com/stayput-dev/stayput/bmc/redfish"
 	"github.com/stayput-dev/stayput/test/lab/redfish/faultybmc"
 )
 
@@ -20,6 +21,12 @@ const (
 	uuidOne  = "11111111-1111-4111-8111-111111111111"
 	uuidTwo  = "22222222-2222-4222-8222-222222222222"
 )
+
+func allActions() []bmc.Action {
+	return []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart}
+}
+
+func noRestart() []bmc.Action { return []bmc.Action{bmc.ActionOn, bmc.ActionForceOff} }
 
 func everyType() []string {
 	return []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart"}
@@ -56,7 +63,7 @@ func optionsFor(t *testing.T, b *faultybmc.BMC, address string) bmc.Options {
 
 func openMachine(t *testing.T, b *faultybmc.BMC) bmc.Machine {
 	t.Helper()
-	m, err := bmc.Open(t.Context(), optionsFor(t, b, b.Address("1")))
+	m, err := redfish.Open(t.Context(), optionsFor(t, b, b.Address("1")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,26 +215,26 @@ func TestWhichSystem(t *testing.T) {
 	t.Run("ambiguous", func(t *testing.T) {
 		t.Parallel()
 		b := startBMC(t, twins)
-		_, err := bmc.Open(t.Context(), optionsFor(t, b, "redfish://"+b.Host()))
+		_, err := redfish.Open(t.Context(), optionsFor(t, b, "redfish://"+b.Host()))
 		wantKind(t, err, bmc.Ambiguous, "/redfish/v1/Systems/1, /redfish/v1/Systems/2")
 	})
 	t.Run("the only one", func(t *testing.T) {
 		t.Parallel()
 		b := startBMC(t, nil)
-		if _, err := bmc.Open(t.Context(), optionsFor(t, b, "redfish://"+b.Host())); err != nil {
+		if _, err := redfish.Open(t.Context(), optionsFor(t, b, "redfish://"+b.Host())); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
 		b := startBMC(t, func(o *faultybmc.Options) { o.Systems = nil })
-		_, err := bmc.Open(t.Context(), optionsFor(t, b, "redfish://"+b.Host()))
+		_, err := redfish.Open(t.Context(), optionsFor(t, b, "redfish://"+b.Host()))
 		wantKind(t, err, bmc.NotFound)
 	})
 	t.Run("wrong path", func(t *testing.T) {
 		t.Parallel()
 		b := startBMC(t, nil)
-		_, err := bmc.Open(t.Context(), optionsFor(t, b, b.Address("9")))
+		_, err := redfish.Open(t.Context(), optionsFor(t, b, b.Address("9")))
 		wantKind(t, err, bmc.NotFound, "404")
 	})
 	t.Run("another machine", func(t *testing.T) {
@@ -235,7 +242,7 @@ func TestWhichSystem(t *testing.T) {
 		b := startBMC(t, func(o *faultybmc.Options) { o.Sessions = true })
 		options := optionsFor(t, b, b.Address("1"))
 		options.UUID = uuidTwo
-		_, err := bmc.Open(t.Context(), options)
+		_, err := redfish.Open(t.Context(), options)
 		wantKind(t, err, bmc.Mismatch, uuidOne, uuidTwo)
 		if b.OpenSessions() != 0 {
 			t.Error("a failed Open leaves a session at the BMC")
@@ -248,14 +255,14 @@ func TestTrust(t *testing.T) {
 	b := startBMC(t, nil)
 	options := optionsFor(t, b, b.Address("1"))
 	options.CA = nil
-	_, err := bmc.Open(t.Context(), options)
+	_, err := redfish.Open(t.Context(), options)
 	wantKind(t, err, bmc.Untrusted, "disableCertificateVerification")
 	options.SkipVerify = true
-	if _, err := bmc.Open(t.Context(), options); err != nil {
+	if _, err := redfish.Open(t.Context(), options); err != nil {
 		t.Error(err)
 	}
 	options.CA = []byte("nonsense")
-	_, err = bmc.Open(t.Context(), options)
+	_, err = redfish.Open(t.Context(), options)
 	wantKind(t, err, bmc.Untrusted, "PEM")
 }
 
@@ -265,7 +272,7 @@ func TestWrongPassword(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := startBMC(t, func(o *faultybmc.Options) { o.Sessions, o.Password = sessions, "another" })
-			_, err := bmc.Open(t.Context(), optionsFor(t, b, b.Address("1")))
+			_, err := redfish.Open(t.Context(), optionsFor(t, b, b.Address("1")))
 			wantKind(t, err, bmc.Auth, "401", "credentialsName")
 			tries := 0
 			for _, request := range b.Requests() {
@@ -278,7 +285,7 @@ func TestWrongPassword(t *testing.T) {
 			}
 		})
 	}
-	_, err := bmc.Open(t.Context(), bmc.Options{Address: bmc.Address{Scheme: "https", Host: "h"}})
+	_, err := redfish.Open(t.Context(), bmc.Options{Address: bmc.Address{Scheme: "https", Host: "h"}})
 	wantKind(t, err, bmc.Auth, "empty")
 }
 
@@ -400,7 +407,7 @@ func TestRequestTimeout(t *testing.T) {
 	b := startBMC(t, nil)
 	options := optionsFor(t, b, b.Address("1"))
 	options.RequestTimeout = 300 * time.Millisecond
-	m, err := bmc.Open(t.Context(), options)
+	m, err := redfish.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +428,7 @@ func TestNothingListens(t *testing.T) {
 	options := optionsFor(t, b, b.Address("1"))
 	m := openMachine(t, b)
 	b.Close()
-	_, err := bmc.Open(t.Context(), options)
+	_, err := redfish.Open(t.Context(), options)
 	wantKind(t, err, bmc.Transient, "refused")
 	wantKind(t, m.Do(t.Context(), bmc.ActionForceRestart), bmc.Transient)
 }

@@ -1,4 +1,4 @@
-package bmc
+package redfish
 
 import (
 	"context"
@@ -10,14 +10,16 @@ import (
 	"strings"
 
 	"github.com/stmcginnis/gofish/common"
+
+	"github.com/stayput-dev/stayput/bmc"
 )
 
 // maxDetail bounds what is quoted of a BMC's answer.
 const maxDetail = 300
 
 // fail is an error that needs no cause.
-func (m *machine) fail(kind Kind, op, detail string) error {
-	return &Error{
+func (m *machine) fail(kind bmc.Kind, op, detail string) error {
+	return &bmc.Error{
 		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
 		RetryAfter: m.transport.current.retryAfter,
 	}
@@ -31,16 +33,16 @@ func (m *machine) classify(op string, action bool, err error) error {
 		// The cause is left out: its text is the BMC's whole answer, which may echo what was sent.
 		return m.fail(kindOfAnswer(answered, action), op, answerText(answered))
 	}
-	kind, detail := Transient, err.Error()
+	kind, detail := bmc.Transient, err.Error()
 	switch {
 	case isUntrusted(err):
-		kind = Untrusted
+		kind = bmc.Untrusted
 		detail += "; give the BMC a certificate that can be verified, or set spec.bmc.disableCertificateVerification"
 	case action && m.transport.current.mayBeSent.Load():
-		kind = Unknown
+		kind = bmc.Unknown
 		detail = "the answer was lost, the BMC may have acted: " + detail
 	}
-	failed := &Error{
+	failed := &bmc.Error{
 		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
 	}
 	// Only a cause that callers test for, and whose text is fixed.
@@ -55,25 +57,25 @@ func (m *machine) classify(op string, action bool, err error) error {
 
 // kindOfAnswer reads an HTTP status other than success. A gateway's or the BMC's own 5xx after an action leaves open
 // whether it acted, unless the message says that it was not ready.
-func kindOfAnswer(answer *common.Error, action bool) Kind {
+func kindOfAnswer(answer *common.Error, action bool) bmc.Kind {
 	switch status := answer.HTTPReturnedStatusCode; {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return Auth
+		return bmc.Auth
 	case status == http.StatusNotFound:
-		return NotFound
+		return bmc.NotFound
 	case status == http.StatusMethodNotAllowed, status == http.StatusNotImplemented:
-		return Unsupported
+		return bmc.Unsupported
 	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests, isNotReady(answer):
-		return Busy
+		return bmc.Busy
 	case status == http.StatusBadRequest && isNotSupported(answer):
-		return Unsupported
+		return bmc.Unsupported
 	case status == http.StatusConflict, status == http.StatusPreconditionFailed,
 		status == http.StatusBadRequest && action:
-		return Conflict
+		return bmc.Conflict
 	case action && status >= http.StatusInternalServerError:
-		return Unknown
+		return bmc.Unknown
 	default:
-		return Transient
+		return bmc.Transient
 	}
 }
 
@@ -142,13 +144,5 @@ func isUntrusted(err error) bool {
 }
 
 func (m *machine) redact(text string) string {
-	secrets := m.options.Credentials.secrets()
-	if m.transport.token != "" {
-		secrets = append(secrets, m.transport.token)
-	}
-	for _, secret := range secrets {
-		text = strings.ReplaceAll(text, secret, "<redacted>")
-	}
-
-	return text
+	return m.options.Credentials.Redact(text, m.transport.token)
 }

@@ -1,10 +1,9 @@
-package bmc
+package redfish
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"errors"
 	"io"
 	"net"
@@ -13,11 +12,11 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/stayput-dev/stayput/bmc"
 )
 
 const (
-	defaultConnectTimeout = 10 * time.Second
-	defaultRequestTimeout = 60 * time.Second
 	// maxBody bounds an answer; a ComputerSystem is some tens of KiB.
 	maxBody = 4 << 20
 	// maxRedirects: sushy-tools answers a system's name with one redirect to its UUID.
@@ -37,7 +36,7 @@ type call struct {
 type transport struct {
 	base           *http.Transport
 	requestTimeout time.Duration
-	credentials    Credentials
+	credentials    bmc.Credentials
 	token          string
 	authenticate   bool
 	current        *call
@@ -98,7 +97,7 @@ func (b *boundedBody) Close() error {
 
 // newBase makes the HTTP transport of one BMC. Connections are not kept: some BMCs choke on keep-alive (sushy does the
 // same). No proxy: a BMC network is reached directly.
-func newBase(options Options) (*http.Transport, error) {
+func newBase(options bmc.Options) (*http.Transport, error) {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: options.SkipVerify, //nolint:gosec // the host's disableCertificateVerification asks for it
@@ -106,8 +105,8 @@ func newBase(options Options) (*http.Transport, error) {
 	if len(options.CA) > 0 {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(options.CA) {
-			return nil, &Error{
-				Kind: Untrusted, Op: "reading the CA of the BMC", BMC: options.Address.HostPort(),
+			return nil, &bmc.Error{
+				Kind: bmc.Untrusted, Op: "reading the CA of the BMC", BMC: options.Address.HostPort(),
 				Detail: "it holds no PEM certificate; put the CA's certificate there",
 			}
 		}
@@ -152,17 +151,4 @@ func parseRetryAfter(value string, now time.Time) time.Duration {
 	}
 
 	return 0
-}
-
-// secrets are the forms in which credentials could come back in a text.
-func (c Credentials) secrets() []string {
-	if c.Password == "" {
-		return nil
-	}
-
-	return []string{
-		c.Password,
-		base64.StdEncoding.EncodeToString([]byte(c.Username + ":" + c.Password)),
-		base64.StdEncoding.EncodeToString([]byte(c.Password)),
-	}
 }

@@ -1,4 +1,4 @@
-package bmc
+package redfish
 
 import (
 	"context"
@@ -8,45 +8,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/stmcginnis/gofish"
 	"github.com/stmcginnis/gofish/common"
-	"github.com/stmcginnis/gofish/redfish"
+	schemas "github.com/stmcginnis/gofish/redfish"
+
+	"github.com/stayput-dev/stayput/bmc"
 )
-
-// Credentials of a BMC account. White space around both must already be trimmed, as baremetal-operator does.
-type Credentials struct {
-	Username, Password string
-}
-
-// String keeps the password out of logs.
-func (c Credentials) String() string { return c.Username + ":<redacted>" }
-
-// GoString keeps the password out of logs.
-func (c Credentials) GoString() string { return c.String() }
-
-// Options say how to reach a machine.
-type Options struct {
-	// Address is where it is.
-	Address Address
-	// Credentials of the BMC.
-	Credentials Credentials
-	// SkipVerify switches off the verification of the BMC's certificate. Default false.
-	SkipVerify bool
-	// CA is PEM certificates to verify the BMC with, in place of the system's.
-	CA []byte
-	// UUID is the SMBIOS UUID that the machine must have. Empty: not checked. A BMC that tells no UUID passes.
-	UUID string
-	// ConnectTimeout bounds connecting, and the TLS handshake. Default 10 s.
-	ConnectTimeout time.Duration
-	// RequestTimeout bounds one request with its answer. Default 60 s. A call may take several requests.
-	RequestTimeout time.Duration
-}
 
 // machine is a Machine over Redfish.
 type machine struct {
-	options   Options
+	options   bmc.Options
 	client    *gofish.APIClient
 	transport *transport
 	system    string
@@ -56,22 +28,14 @@ type machine struct {
 	mu sync.Mutex
 }
 
-var _ Machine = (*machine)(nil)
+var _ bmc.Machine = (*machine)(nil)
 
 // Open connects to a BMC, logs in, finds the system, and checks that it is the expected one. It sends no action. It
 // blocks for some requests; ctx bounds it. Close the Machine in any case where err is nil.
-func Open(ctx context.Context, options Options) (Machine, error) {
-	if options.ConnectTimeout <= 0 {
-		options.ConnectTimeout = defaultConnectTimeout
-	}
-	if options.RequestTimeout <= 0 {
-		options.RequestTimeout = defaultRequestTimeout
-	}
-	if options.Credentials.Username == "" || options.Credentials.Password == "" {
-		return nil, &Error{
-			Kind: Auth, Op: "opening", BMC: options.Address.HostPort(),
-			Detail: "user name or password is empty; set keys username and password of the credentials Secret",
-		}
+func Open(ctx context.Context, options bmc.Options) (bmc.Machine, error) {
+	options = options.WithDefaults()
+	if err := options.Check(); err != nil {
+		return nil, err
 	}
 	base, err := newBase(options)
 	if err != nil {
@@ -97,7 +61,7 @@ func (m *machine) open(ctx context.Context) error {
 	defer m.begin(ctx)()
 	// gofish keeps the context of the connect for all later requests; the transport replaces it by each call's.
 	client, err := gofish.ConnectContext(context.WithoutCancel(ctx), gofish.ClientConfig{
-		Endpoint:   m.options.Address.endpoint(),
+		Endpoint:   m.options.Address.Endpoint(),
 		HTTPClient: &http.Client{Transport: m.transport, CheckRedirect: checkRedirect},
 	})
 	if err != nil {
@@ -124,6 +88,9 @@ func (m *machine) begin(ctx context.Context) (end func()) {
 
 	return func() { m.transport.current = nil }
 }
+
+// defaultSystems is where the systems are when the service root does not say.
+const defaultSystems = "/redfish/v1/Systems"
 
 type serviceRoot struct {
 	Systems common.Link
@@ -159,11 +126,11 @@ func (m *machine) login(sessions string) error {
 
 		return nil
 	}
-	token, err := redfish.CreateSession(
+	token, err := schemas.CreateSession(
 		m.client, sessions, m.options.Credentials.Username, m.options.Credentials.Password)
 	if err != nil {
 		failed := m.classify("logging in", false, err)
-		if kind := KindOf(failed); kind == NotFound || kind == Unsupported {
+		if kind := bmc.KindOf(failed); kind == bmc.NotFound || kind == bmc.Unsupported {
 			m.transport.authenticate = true
 
 			return nil
@@ -185,7 +152,7 @@ func (m *machine) findSystem(collection string) (string, error) {
 	}
 	const op = "looking for the system"
 	if collection == "" {
-		collection = strings.TrimRight(systemsPath, "/")
+		collection = defaultSystems
 	}
 	systems, err := common.GetCollection(m.client, collection)
 	if err != nil {
@@ -195,9 +162,9 @@ func (m *machine) findSystem(collection string) (string, error) {
 	case len(members) == 1 && systems.MembersNextLink == "":
 		return members[0], nil
 	case len(members) == 0:
-		return "", m.fail(NotFound, op, "the BMC lists no system; is it still starting?")
+		return "", m.fail(bmc.NotFound, op, "the BMC lists no system; is it still starting?")
 	default:
-		return "", m.fail(Ambiguous, op,
+		return "", m.fail(bmc.Ambiguous, op,
 			"the BMC has several systems; put the path of one into spec.bmc.address: "+strings.Join(members, ", "))
 	}
 }
@@ -207,8 +174,8 @@ func (m *machine) checkIdentity() error {
 	if err != nil {
 		return err
 	}
-	if !SameUUID(m.options.UUID, system.UUID) {
-		return m.fail(Mismatch, "checking the machine", fmt.Sprintf(
+	if !bmc.SameUUID(m.options.UUID, system.UUID) {
+		return m.fail(bmc.Mismatch, "checking the machine", fmt.Sprintf(
 			"system %s has UUID %s, but the expected machine has %s; correct spec.bmc.address, "+
 				"or the link between host and Node", m.system, strings.ToLower(system.UUID), m.options.UUID))
 	}
@@ -216,8 +183,8 @@ func (m *machine) checkIdentity() error {
 	return nil
 }
 
-func (m *machine) readSystem() (*redfish.ComputerSystem, error) {
-	system, err := redfish.GetComputerSystem(m.client, m.system)
+func (m *machine) readSystem() (*schemas.ComputerSystem, error) {
+	system, err := schemas.GetComputerSystem(m.client, m.system)
 	if err != nil {
 		return nil, m.classify("reading system "+m.system, false, err)
 	}
@@ -226,46 +193,46 @@ func (m *machine) readSystem() (*redfish.ComputerSystem, error) {
 }
 
 // Identity implements Machine.
-func (m *machine) Identity(ctx context.Context) (Identity, error) {
+func (m *machine) Identity(ctx context.Context) (bmc.Identity, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.begin(ctx)()
 	system, err := m.readSystem()
 	if err != nil {
-		return Identity{}, err
+		return bmc.Identity{}, err
 	}
 
-	return Identity{
+	return bmc.Identity{
 		UUID: strings.ToLower(system.UUID), Serial: system.SerialNumber,
 		Model: system.Model, Manufacturer: system.Manufacturer,
 	}, nil
 }
 
 // Power implements Machine.
-func (m *machine) Power(ctx context.Context) (Power, error) {
+func (m *machine) Power(ctx context.Context) (bmc.Power, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.begin(ctx)()
 	system, err := m.readSystem()
 	if err != nil {
-		return PowerUnknown, err
+		return bmc.PowerUnknown, err
 	}
 	switch system.PowerState {
-	case redfish.OnPowerState:
-		return PowerOn, nil
-	case redfish.OffPowerState:
-		return PowerOff, nil
-	case redfish.PoweringOnPowerState, redfish.PoweringOffPowerState:
-		return PowerTransition, nil
-	case redfish.PausedPowerState:
-		return PowerUnknown, nil
+	case schemas.OnPowerState:
+		return bmc.PowerOn, nil
+	case schemas.OffPowerState:
+		return bmc.PowerOff, nil
+	case schemas.PoweringOnPowerState, schemas.PoweringOffPowerState:
+		return bmc.PowerTransition, nil
+	case schemas.PausedPowerState:
+		return bmc.PowerUnknown, nil
 	default:
-		return PowerUnknown, nil
+		return bmc.PowerUnknown, nil
 	}
 }
 
 // Actions implements Machine.
-func (m *machine) Actions(ctx context.Context) ([]Action, error) {
+func (m *machine) Actions(ctx context.Context) ([]bmc.Action, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.begin(ctx)()
@@ -277,8 +244,8 @@ func (m *machine) Actions(ctx context.Context) ([]Action, error) {
 	if err != nil {
 		return nil, err
 	}
-	var offered []Action
-	for _, action := range []Action{ActionOn, ActionForceOff, ActionForceRestart} {
+	var offered []bmc.Action
+	for _, action := range []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart} {
 		if _, ok := resetType(action, types); ok {
 			offered = append(offered, action)
 		}
@@ -288,7 +255,7 @@ func (m *machine) Actions(ctx context.Context) ([]Action, error) {
 }
 
 // Do implements Machine.
-func (m *machine) Do(ctx context.Context, action Action) error {
+func (m *machine) Do(ctx context.Context, action bmc.Action) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.begin(ctx)()
@@ -303,10 +270,10 @@ func (m *machine) Do(ctx context.Context, action Action) error {
 	op := fmt.Sprintf("sending %s to system %s", action, m.system)
 	chosen, ok := resetType(action, types)
 	if !ok {
-		return m.fail(Unsupported, op, "the BMC offers only "+strings.Join(types, ", "))
+		return m.fail(bmc.Unsupported, op, "the BMC offers only "+strings.Join(types, ", "))
 	}
 	if !m.hasResetTarget(system) {
-		return m.fail(Unsupported, op, "the BMC offers no action #ComputerSystem.Reset; may this account change power?")
+		return m.fail(bmc.Unsupported, op, "the BMC offers no action #ComputerSystem.Reset; may this account change power?")
 	}
 	// gofish checks the type against the inline list only; that check was made above.
 	system.SupportedResetTypes = nil
@@ -327,7 +294,7 @@ func (m *machine) Close(ctx context.Context) error {
 	defer m.begin(ctx)()
 	session := m.session
 	m.session = ""
-	if err := redfish.DeleteSession(m.client, session); err != nil {
+	if err := schemas.DeleteSession(m.client, session); err != nil {
 		return m.classify("logging out", false, err)
 	}
 
@@ -344,7 +311,7 @@ type resetActions struct {
 	} `json:"Actions"`
 }
 
-func (m *machine) hasResetTarget(system *redfish.ComputerSystem) bool {
+func (m *machine) hasResetTarget(system *schemas.ComputerSystem) bool {
 	var actions resetActions
 
 	return json.Unmarshal(system.RawData, &actions) == nil && actions.Actions.Reset.Target != ""
@@ -352,7 +319,7 @@ func (m *machine) hasResetTarget(system *redfish.ComputerSystem) bool {
 
 // resetTypes lists the ResetTypes that the BMC allows, inline or in the ActionInfo resource (OpenBMC); empty when it
 // does not say.
-func (m *machine) resetTypes(system *redfish.ComputerSystem) ([]string, error) {
+func (m *machine) resetTypes(system *schemas.ComputerSystem) ([]string, error) {
 	types := make([]string, 0, len(system.SupportedResetTypes))
 	for _, each := range system.SupportedResetTypes {
 		types = append(types, string(each))
@@ -383,11 +350,11 @@ func (m *machine) resetTypes(system *redfish.ComputerSystem) ([]string, error) {
 }
 
 // resetType is the ResetType for an action. When the BMC lists none it is tried.
-func resetType(action Action, allowed []string) (redfish.ResetType, bool) {
-	candidates := map[Action][]redfish.ResetType{
-		ActionOn:           {redfish.OnResetType, redfish.ForceOnResetType},
-		ActionForceOff:     {redfish.ForceOffResetType},
-		ActionForceRestart: {redfish.ForceRestartResetType},
+func resetType(action bmc.Action, allowed []string) (schemas.ResetType, bool) {
+	candidates := map[bmc.Action][]schemas.ResetType{
+		bmc.ActionOn:           {schemas.OnResetType, schemas.ForceOnResetType},
+		bmc.ActionForceOff:     {schemas.ForceOffResetType},
+		bmc.ActionForceRestart: {schemas.ForceRestartResetType},
 	}[action]
 	for _, candidate := range candidates {
 		if len(allowed) == 0 || slices.Contains(allowed, string(candidate)) {

@@ -1,0 +1,89 @@
+package bmc
+
+import (
+	"encoding/base64"
+	"strings"
+	"time"
+)
+
+// The default time limits.
+const (
+	DefaultConnectTimeout = 10 * time.Second
+	DefaultRequestTimeout = 60 * time.Second
+)
+
+// Credentials of a BMC account. White space around both must already be trimmed, as baremetal-operator does.
+type Credentials struct {
+	Username, Password string
+}
+
+// String keeps the password out of logs.
+func (c Credentials) String() string { return c.Username + ":<redacted>" }
+
+// GoString keeps the password out of logs.
+func (c Credentials) GoString() string { return c.String() }
+
+// Options say how to reach a machine.
+type Options struct {
+	// Address is where it is.
+	Address Address
+	// Credentials of the BMC.
+	Credentials Credentials
+	// SkipVerify switches off the verification of the BMC's certificate. Default false.
+	SkipVerify bool
+	// CA is PEM certificates to verify the BMC with, in place of the system's.
+	CA []byte
+	// UUID is the SMBIOS UUID that the machine must have. Empty: not checked. A BMC that tells no UUID passes.
+	UUID string
+	// ConnectTimeout bounds connecting, and the TLS handshake. Default DefaultConnectTimeout.
+	ConnectTimeout time.Duration
+	// RequestTimeout bounds one request with its answer. Default DefaultRequestTimeout. A call may take several requests.
+	RequestTimeout time.Duration
+}
+
+// WithDefaults sets the time limits that are not set.
+func (o Options) WithDefaults() Options {
+	if o.ConnectTimeout <= 0 {
+		o.ConnectTimeout = DefaultConnectTimeout
+	}
+	if o.RequestTimeout <= 0 {
+		o.RequestTimeout = DefaultRequestTimeout
+	}
+
+	return o
+}
+
+// Check refuses credentials that are not complete, before anything is sent. Its error is of kind Auth.
+func (o Options) Check() error {
+	if o.Credentials.Username == "" || o.Credentials.Password == "" {
+		return &Error{
+			Kind: Auth, Op: "opening", BMC: o.Address.HostPort(),
+			Detail: "user name or password is empty; set keys username and password of the credentials Secret",
+		}
+	}
+
+	return nil
+}
+
+// Redact takes the credentials, in the forms in which they could come back in a text, and further secrets out of it.
+func (c Credentials) Redact(text string, more ...string) string {
+	for _, secret := range append(c.secrets(), more...) {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "<redacted>")
+		}
+	}
+
+	return text
+}
+
+func (c Credentials) secrets() []string {
+	if c.Password == "" {
+		return nil
+	}
+
+	return []string{
+		c.Password,
+		base64.StdEncoding.EncodeToString([]byte(c.Username + ":" + c.Password)),
+		base64.StdEncoding.EncodeToString([]byte(c.Password)),
+	}
+}
