@@ -23,6 +23,12 @@ const (
 	ActionOn           Action = "On"
 	ActionForceOff     Action = "ForceOff"
 	ActionForceRestart Action = "ForceRestart"
+	// ActionShutdown asks the OS to shut down; the machine is off when it has done so, if it does.
+	ActionShutdown Action = "GracefulShutdown"
+	// ActionSoftRestart asks the OS to reboot. Its power stays on, so that the BMC cannot show that it happened.
+	ActionSoftRestart Action = "GracefulRestart"
+	// ActionPowerCycle takes the power away and gives it back, in one request.
+	ActionPowerCycle Action = "PowerCycle"
 )
 
 // Machine is one machine behind one BMC. Calls for one BMC must not overlap; see Locks.
