@@ -192,7 +192,7 @@ func (h *countingHash) Write(data []byte) (int, error) {
 	return h.hash.Write(data)
 }
 
-const fixRebuild = "push the image again, or use another"
+const fixRebuild = "build, pull or push the image again, or use another"
 
 func digestOf(sum hash.Hash) string {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))

@@ -105,7 +105,9 @@ type layoutBlobs struct {
 var _ blobs = layoutBlobs{}
 
 func (l layoutBlobs) open(_ context.Context, source blob, from, to int64) (io.ReadCloser, error) {
-	file, err := os.Open(blobPath(l.dir, source.digest))
+	path := blobPath(l.dir, source.digest)
+
+	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Error{
 			Kind: ErrNotFound, Subject: source.subject, Detail: "the folder has no blob " + source.digest, Fix: fixRebuild,
@@ -122,7 +124,7 @@ func (l layoutBlobs) open(_ context.Context, source blob, from, to int64) (io.Re
 	}
 
 	if info.Size() != source.size {
-		return nil, errors.Join(truncated(source.subject, "blob", info.Size(), source.size), file.Close())
+		return nil, errors.Join(truncated(source.subject, "file "+path, info.Size(), source.size), file.Close())
 	}
 
 	return &section{Reader: io.NewSectionReader(file, from, to-from), Closer: file}, nil

@@ -19,11 +19,7 @@ func (i *Image) load(ctx context.Context) error {
 		return err
 	}
 
-	source := blob{
-		digest: manifest.Config.Digest.String(), size: manifest.Config.Size, subject: "config of " + i.reference,
-	}
-
-	data, err := readBlob(ctx, i.blobs, source)
+	data, err := readBlob(ctx, i.blobs, configBlob(i.reference, manifest))
 	if err != nil {
 		return err
 	}
@@ -34,6 +30,10 @@ func (i *Image) load(ctx context.Context) error {
 	}
 
 	return matchLayers(i.reference, i.config, manifest)
+}
+
+func configBlob(reference string, manifest *v1.Manifest) blob {
+	return blob{digest: manifest.Config.Digest.String(), size: manifest.Config.Size, subject: "config of " + reference}
 }
 
 func parseManifest(subject string, data []byte) (*v1.Manifest, error) {

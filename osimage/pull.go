@@ -52,8 +52,7 @@ func (c *Client) Pull(
 		return nil, err
 	}
 
-	config, err := readBlob(ctx, image.blobs,
-		blob{digest: manifest.Config.Digest.String(), size: manifest.Config.Size, subject: "config of " + reference})
+	config, err := readBlob(ctx, image.blobs, configBlob(image.reference, manifest))
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +72,7 @@ func (c *Client) Pull(
 func (i *Image) pullLayer(ctx context.Context, dir string, content Content, progress func(int64)) (err error) {
 	final := blobPath(dir, content.Digest)
 
-	if digest, err := digestOfFile(final); err == nil && digest == content.Digest {
+	if digest, err := digestOfFile(ctx, final); err == nil && digest == content.Digest {
 		progress(content.Size)
 
 		return nil
@@ -88,9 +87,16 @@ func (i *Image) pullLayer(ctx context.Context, dir string, content Content, prog
 
 	defer func() { err = errors.Join(err, file.Close()) }()
 
+	// A crash can leave more than was written.
+	if info, err := file.Stat(); err == nil && info.Size() > content.Size {
+		if err := file.Truncate(content.Size); err != nil {
+			return fmt.Errorf("cutting %s: %w", partial, err)
+		}
+	}
+
 	sum := &countingHash{hash: sha256.New()}
 
-	if _, err := io.Copy(sum, io.LimitReader(file, content.Size)); err != nil {
+	if _, err := io.Copy(sum, readerOf(ctx, file)); err != nil {
 		return fmt.Errorf("reading %s: %w", partial, err)
 	}
 
@@ -110,7 +116,7 @@ func (i *Image) pullLayer(ctx context.Context, dir string, content Content, prog
 }
 
 // digestOfFile reads a blob that is there already: its name and size say nothing about its bytes.
-func digestOfFile(path string) (digest string, err error) {
+func digestOfFile(ctx context.Context, path string) (digest string, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -119,12 +125,27 @@ func digestOfFile(path string) (digest string, err error) {
 	defer func() { err = errors.Join(err, file.Close()) }()
 
 	sum := sha256.New()
-	if _, err := io.Copy(sum, file); err != nil {
+	if _, err := io.Copy(sum, readerOf(ctx, file)); err != nil {
 		return "", err
 	}
 
 	return digestOf(sum), nil
 }
+
+// readerOf reads a file until the context ends: reading gigabytes takes a while.
+func readerOf(ctx context.Context, file *os.File) io.Reader {
+	return readerFunc(func(buffer []byte) (int, error) {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+
+		return file.Read(buffer)
+	})
+}
+
+type readerFunc func(buffer []byte) (int, error)
+
+func (f readerFunc) Read(buffer []byte) (int, error) { return f(buffer) }
 
 // appendLayer fetches what is missing at the end of the file. A place without ranges is read from its start.
 func (i *Image) appendLayer(

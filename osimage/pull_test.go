@@ -105,3 +105,35 @@ func TestPullFromADamagedPart(t *testing.T) {
 		t.Errorf("the second call: %v", err)
 	}
 }
+
+// The right bytes and some more, as a crash can leave them, do not become the layer as they are.
+func TestPullCutsAPartThatIsTooLong(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	image := registry.push(t, someContents())
+	dir := filepath.Join(t.TempDir(), "pulled")
+	client := registry.client(t)
+	digest := strings.TrimPrefix(layerDigest(t, image, osimage.RoleUSR), "sha256:")
+
+	if _, err := client.Pull(background(t), image.Reference(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	blobs := filepath.Join(dir, "blobs", "sha256")
+
+	layer, err := os.ReadFile(filepath.Join(blobs, digest))
+	if err := errors.Join(
+		err, os.Remove(filepath.Join(blobs, digest)),
+		os.WriteFile(filepath.Join(blobs, ".partial-"+digest), append(layer, 0, 0, 0), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+
+	again, err := client.Pull(background(t), image.Reference(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	readEntirely(t, again)
+}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
@@ -17,6 +16,9 @@ const progressBacklog = 64
 // Push copies an image from an OCI layout folder to "registry/repository:tag". Blobs that the registry has already are
 // not sent again, so a push that failed goes on with the blobs that are missing. Progress, when set, is called with
 // the bytes of the layers.
+//
+// What is sent is verified: when a file of the folder does not have its digest, the error is ErrWrongDigest and names it,
+// and neither that layer nor the manifest is in the registry. Layers that the registry has are not read.
 func (c *Client) Push(
 	ctx context.Context, dir, tag, reference string, progress func(done, total int64),
 ) (Resolved, error) {
@@ -35,12 +37,7 @@ func (c *Client) Push(
 			"name a tag, as registry/repository:"+image.config.Version)
 	}
 
-	hash, err := v1.NewHash(image.digest)
-	if err != nil {
-		return Resolved{}, fmt.Errorf("pushing %s: %w", dir, err)
-	}
-
-	source, err := layout.Path(dir).Image(hash)
+	source, err := newUpload(ctx, image, dir)
 	if err != nil {
 		return Resolved{}, fmt.Errorf("pushing %s: %w", dir, err)
 	}
