@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,39 @@ func TestReferencesThatCannotBeRead(t *testing.T) {
 		_, err := client.Image(t.Context(), reference)
 		if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: got %v, want an error that says %q", reference, err, reason)
+		}
+	}
+}
+
+// An error names what was asked for, once.
+func TestErrorsNameTheReferenceOnce(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	image := registry.push(t, someContents())
+	known, _, _ := strings.Cut(image.Reference(), "@")
+	client := registry.client(t)
+
+	_, unknown := client.Image(background(t), registry.reference("none"))
+
+	registry.set(func(f *faults) { f.breakAfter, f.breaks = 1000, 1000 })
+
+	_, broken := client.Pull(background(t), image.Reference(), filepath.Join(t.TempDir(), "pulled"), nil)
+
+	registry.set(func(f *faults) { f.breaks, f.status, f.statuses = 0, http.StatusNotFound, 1 })
+
+	_, missing := client.Image(background(t), image.Reference())
+
+	registry.server.Close()
+
+	_, down := client.Image(background(t), image.Reference())
+	_, push := client.Push(background(t), build(t, someContents()), "", registry.reference("none"), nil)
+
+	for name, err := range map[string]error{
+		"no such tag": unknown, "layers break": broken, "no config": missing, "the registry is down": down, "pushing to it": push,
+	} {
+		if err == nil || strings.Count(err.Error(), known) != 1 {
+			t.Errorf("%s: got %v, want an error that names %s once", name, err, known)
 		}
 	}
 }

@@ -160,7 +160,7 @@ func (c *Client) get(ctx context.Context, reference name.Reference) (*remote.Des
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("resolving %s: %w", reference.Name(), err)
+		return nil, err
 	}
 
 	return descriptor, nil

@@ -89,7 +89,7 @@ func readBlob(ctx context.Context, from blobs, source blob) ([]byte, error) {
 
 	data, err := io.ReadAll(io.LimitReader(body, source.size))
 	if err := errors.Join(err, body.Close()); err != nil {
-		return nil, fmt.Errorf("reading the %s: %w", source.subject, err)
+		return nil, fmt.Errorf("reading the image: %w", err)
 	}
 
 	sum := sha256.New()

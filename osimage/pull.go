@@ -41,7 +41,7 @@ func (c *Client) Pull(
 				progress(before+n, total)
 			}
 		}); err != nil {
-			return nil, fmt.Errorf("pulling %s: %w", content.Role, err)
+			return nil, fmt.Errorf("pulling the image: %w", err) // the cause names the layer, or a file of the folder
 		}
 
 		done += content.Size

@@ -39,13 +39,13 @@ func (c *Client) Push(
 
 	source, err := newUpload(ctx, image, dir)
 	if err != nil {
-		return Resolved{}, fmt.Errorf("pushing %s: %w", dir, err)
+		return Resolved{}, fmt.Errorf("preparing the push: %w", err)
 	}
 
 	if err := c.retry.do(ctx, parsed.Name(), func() error {
 		return c.push(ctx, parsed, source, progress)
 	}); err != nil {
-		return Resolved{}, fmt.Errorf("pushing %s: %w", dir, err)
+		return Resolved{}, fmt.Errorf("pushing the image: %w", err) // the cause names the reference, or a file of the folder
 	}
 
 	return Resolved{

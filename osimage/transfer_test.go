@@ -247,11 +247,11 @@ func TestSilentRegistry(t *testing.T) {
 		pushing bool
 	}{
 		"in a layer": {
-			first: []byte{0x28, 0xb5},
+			first:  []byte{0x28, 0xb5},
 			chosen: func(r *http.Request, layer string) bool { return strings.HasSuffix(r.URL.Path, layer) },
 		},
 		"in a manifest": {
-			first: []byte("{"),
+			first:  []byte("{"),
 			chosen: func(r *http.Request, _ string) bool { return strings.Contains(r.URL.Path, "/manifests/") },
 		},
 		"before an answer": {
@@ -271,7 +271,8 @@ func TestSilentRegistry(t *testing.T) {
 			registry := newFaults(t)
 			image := registry.push(t, someContents())
 			digest := layerDigest(t, image, osimage.RoleUSR)
-			client := registry.client(t, osimage.WithStallTimeout(stallTimeout))
+			client := registry.client(t, osimage.WithStallTimeout(stallTimeout),
+				osimage.WithRetry(osimage.Retry{Tries: 1, First: time.Millisecond, Max: time.Millisecond}))
 
 			registry.fallSilent(t, test.first, func(r *http.Request) bool { return test.chosen(r, digest) })
 
@@ -280,7 +281,7 @@ func TestSilentRegistry(t *testing.T) {
 			if test.pushing {
 				// More than the buffers on the way hold, and not in the registry yet.
 				dir := build(t, contents{
-					osimage.RoleUSR: noise(7, 32<<20), osimage.RoleUSRVerity: {1}, osimage.RoleUKI: {2},
+					osimage.RoleUSR: noise(7, 16<<20), osimage.RoleUSRVerity: {1}, osimage.RoleUKI: {2},
 				})
 				_, err = client.Push(ctx, dir, "", registry.reference("2"), nil)
 			} else if image, err = client.Image(ctx, registry.reference("1.1.0")); err == nil {
