@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -103,10 +104,22 @@ func checkUKI(spec osimage.BuildSpec) (err error) {
 		return mistake("--uki "+path, err.Error(), "give the file that ukify has made")
 	}
 
+	key, other := "usrhash", "roothash"
+	if spec.Files[osimage.RoleRoot] != "" {
+		key, other = other, key
+	}
+
+	hash, named := uki.CommandLine.Value(key)
+	if _, wrong := uki.CommandLine.Value(other); wrong || !named {
+		return mistake("--uki "+path, fmt.Sprintf("its command line is %q, want one with %s= and without %s=: by that it finds its slot, "+
+			"and every node refuses an image without it", uki.CommandLine, key, other),
+			fmt.Sprintf("build the UKI with %s=%s on its command line", key, spec.RootHash))
+	}
+
 	for _, of := range []struct{ what, got, flag, want string }{
 		{"IMAGE_ID", uki.SortKey(), "--name", spec.Name},
 		{"IMAGE_VERSION", uki.Version(), "--version", spec.Version},
-		{"usrhash= or roothash= on its command line", uki.RootHash(), "--root-hash", spec.RootHash},
+		{key + "= on its command line", strings.ToLower(hash), "--root-hash", spec.RootHash},
 		{"architecture", architectureOf(file), "--arch", spec.Architecture},
 	} {
 		if of.got != of.want {

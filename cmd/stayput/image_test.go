@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -227,6 +228,95 @@ func TestImageMistakes(t *testing.T) {
 		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
 			t.Errorf("%v: got %v, want an error that says %q", test.args, err, test.says)
 		}
+	}
+}
+
+// Nodes find a slot by the root hash on the UKI's command line, so a UKI that has none, another one, or that of the other
+// kind of file system is refused before anything is built.
+func TestImageBuildChecksTheCommandLine(t *testing.T) {
+	t.Parallel()
+
+	_, usr := testFiles(t, "1.0.0")
+	root := slices.Clone(usr)
+	root[0], root[2] = "--root", "--root-verity"
+	other := strings.Repeat("0123", 16)
+
+	for _, test := range []struct {
+		files       []string
+		commandLine string
+		says        []string // nil when it is right
+	}{
+		{usr, "panic=5 usrhash=" + testRootHash, nil},
+		{usr, "usrhash=" + strings.ToUpper(testRootHash), nil},
+		{root, "roothash=" + testRootHash, nil},
+		{usr, "panic=5", []string{`"panic=5"`, "usrhash=" + testRootHash}},
+		{usr, "", []string{`""`, "usrhash=" + testRootHash}},
+		{root, "panic=5", []string{"roothash=" + testRootHash}},
+		{usr, "usrhash=" + other, []string{other, testRootHash, "--root-hash"}},
+		{root, "roothash=" + other, []string{other, testRootHash, "--root-hash"}},
+		{usr, "roothash=" + testRootHash, []string{"usrhash="}},
+		{root, "usrhash=" + testRootHash, []string{"roothash="}},
+		{usr, "usrhash=" + testRootHash + " roothash=" + testRootHash, []string{"without roothash="}},
+	} {
+		dir := t.TempDir()
+		uki, layout := filepath.Join(dir, "uki.efi"), filepath.Join(dir, "image")
+
+		if err := os.WriteFile(uki, faulty.UKI("labos", "1.0.0", test.commandLine), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		_, _, err := stayput(t, append([]string{
+			"image", "build", layout, "--name", "labos", "--version", "1.0.0", "--arch", "amd64",
+			"--root-hash", testRootHash, "--uki", uki,
+		}, test.files[:4]...)...)
+
+		if (err == nil) != (test.says == nil) {
+			t.Errorf("%q: got %v", test.commandLine, err)
+		}
+
+		for _, part := range test.says {
+			if err != nil && !strings.Contains(err.Error(), part) {
+				t.Errorf("%q: got %v, want an error that says %q", test.commandLine, err, part)
+			}
+		}
+
+		if _, statErr := os.Stat(layout); (statErr == nil) != (err == nil) {
+			t.Errorf("%q: the folder: %v", test.commandLine, statErr)
+		}
+	}
+}
+
+// Two that write to one file would both find bytes that the other wrote.
+func TestImageWriteBesideAnother(t *testing.T) {
+	t.Parallel()
+
+	_, flags := testFiles(t, "1.0.0")
+	dir := t.TempDir()
+	layout, path := filepath.Join(dir, "image"), filepath.Join(dir, "usr")
+
+	mustRun(t, append([]string{
+		"image", "build", layout, "--name", "labos", "--version", "1.0.0", "--arch", "amd64",
+		"--root-hash", testRootHash,
+	}, flags...)...)
+
+	other, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = other.Close() })
+
+	if err := osimage.LockFile(other, path); err != nil {
+		t.Fatal(err)
+	}
+
+	_, _, err = stayput(t, "image", "write", layout, path, "--role", "usr")
+	if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("beside another: %v", err)
+	}
+
+	if info, err := other.Stat(); err != nil || info.Size() != 0 {
+		t.Errorf("it was written to: %v, %v", info, err)
 	}
 }
 

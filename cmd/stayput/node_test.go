@@ -104,10 +104,10 @@ func TestNodeMistakesChangeNothing(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"install", "--root", "", "--agent", agent}, "--root"},
+		{[]string{"install", "--root", "", "--agent", agent}, "variable of the shell"},
 		{[]string{"install", "--root", filepath.Join(dir, "none"), "--agent", agent}, "--root"},
 		{[]string{"install", "--root", empty, "--agent", agent}, "--root"},
-		{[]string{"uninstall", "--purge", "--root", ""}, "--root"},
+		{[]string{"uninstall", "--purge", "--root", ""}, "variable of the shell"},
 		{[]string{"uninstall", "--root", filepath.Join(dir, "none")}, "--root"},
 		{[]string{"install", "--root", root, "--agent", empty}, "empty"},
 		{[]string{"install", "--root", root, "--agent", cut}, "cut off"},

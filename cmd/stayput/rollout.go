@@ -360,17 +360,16 @@ func choosePoisoned(pool *v1alpha1.HostPool, digest string) (v1alpha1.PoisonedRe
 			return poisoned, nil
 		}
 	}
+	known := make([]string, 0, len(list))
+	for _, poisoned := range list {
+		known = append(known, poisoned.Digest)
+	}
 	switch {
 	case digest != "":
-		known := make([]string, 0, len(list))
-		for _, poisoned := range list {
-			known = append(known, poisoned.Digest)
-		}
-
 		return v1alpha1.PoisonedRelease{}, fmt.Errorf("%w: %s; these are: %s", errDigestNotFound, digest, strings.Join(known, ", "))
 	case len(list) == 1:
 		return list[0], nil
 	default:
-		return v1alpha1.PoisonedRelease{}, errSeveralPoisoned
+		return v1alpha1.PoisonedRelease{}, fmt.Errorf("%w; these are: %s", errSeveralPoisoned, strings.Join(known, ", "))
 	}
 }

@@ -158,6 +158,9 @@ func TestRetry(t *testing.T) {
 			if !errors.Is(err, tt.err) {
 				t.Fatalf("error %v, want %v", err, tt.err)
 			}
+			if errors.Is(err, errSeveralPoisoned) && !strings.Contains(err.Error(), "sha256:worse") {
+				t.Errorf("the error does not say what there is to choose: %v", err)
+			}
 			var pool v1alpha1.HostPool
 			if err := home.Get(t.Context(), key, &pool); err != nil {
 				t.Fatal(err)
