@@ -75,7 +75,7 @@ func TestInspect(t *testing.T) {
 					t.Fatal(err)
 				}
 
-				text := kubeconfig(t, "stayput:agent:"+hostName(t), time.Hour)
+				text := kubeconfig(t, hostName(t), time.Hour)
 				if err := os.WriteFile(filepath.Join(root, "etc/stayput/kubeconfig"), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -34,14 +34,18 @@ func hostName(t *testing.T) string {
 	return strings.ToLower(name)
 }
 
-// kubeconfig has a client certificate of the group of agents.
-func kubeconfig(t *testing.T, user string, lasts time.Duration) string {
-	t.Helper()
-
-	return kubeconfigBetween(t, user, -24*time.Hour, lasts)
+func agentOf(node string) pkix.Name {
+	return pkix.Name{CommonName: "stayput:agent:" + node, Organization: []string{"stayput:agents"}}
 }
 
-func kubeconfigBetween(t *testing.T, user string, from, until time.Duration) string {
+// kubeconfig has a client certificate of the group of agents.
+func kubeconfig(t *testing.T, node string, lasts time.Duration) string {
+	t.Helper()
+
+	return kubeconfigOf(t, agentOf(node), -24*time.Hour, lasts)
+}
+
+func kubeconfigOf(t *testing.T, subject pkix.Name, from, until time.Duration) string {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -50,7 +54,7 @@ func kubeconfigBetween(t *testing.T, user string, from, until time.Duration) str
 	}
 
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: user, Organization: []string{"stayput:agents"}},
+		SerialNumber: big.NewInt(1), Subject: subject,
 		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(until),
 	}
 
@@ -75,7 +79,7 @@ func kubeconfigBetween(t *testing.T, user string, from, until time.Duration) str
 func TestFilesThatTheAgentCannotUse(t *testing.T) {
 	t.Parallel()
 
-	good := kubeconfig(t, "stayput:agent:n1", time.Hour)
+	good := kubeconfig(t, "n1", time.Hour)
 
 	for name, test := range map[string]struct {
 		config, kubeconfig string
@@ -88,14 +92,18 @@ func TestFilesThatTheAgentCannotUse(t *testing.T) {
 		"another node's":       {config: "nodeName: n2\n", kubeconfig: good, subject: "identity", says: "CN=stayput:agent:n2"},
 		"a certificate in DER": {config: "nodeName: n1\n", kubeconfig: notPEM(good), subject: "identity", says: "PEM"},
 		"an old certificate": {
-			config: "nodeName: n1\n", kubeconfig: kubeconfig(t, "stayput:agent:n1", -time.Hour), subject: "identity", says: "was good until",
+			config: "nodeName: n1\n", kubeconfig: kubeconfig(t, "n1", -time.Hour), subject: "identity", says: "was good until",
 		},
 		"a clock that is slow": {
-			config: "nodeName: n1\n", kubeconfig: kubeconfigBetween(t, "stayput:agent:n1", time.Hour, 2*time.Hour),
+			config: "nodeName: n1\n", kubeconfig: kubeconfigOf(t, agentOf("n1"), time.Hour, 2*time.Hour),
 			subject: "identity", says: "is not good before",
 		},
+		"no group": {
+			config: "nodeName: n1\n", kubeconfig: kubeconfigOf(t, pkix.Name{CommonName: "stayput:agent:n1"}, -time.Hour, time.Hour),
+			subject: "identity", says: "O=stayput:agents",
+		},
 		"another key": {
-			config: "nodeName: n1\n", kubeconfig: withKeyOf(t, good, kubeconfig(t, "stayput:agent:n1", time.Hour)),
+			config: "nodeName: n1\n", kubeconfig: withKeyOf(t, good, kubeconfig(t, "n1", time.Hour)),
 			subject: "identity", says: "client key",
 		},
 		"no credentials": {
