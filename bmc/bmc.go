@@ -33,17 +33,34 @@ const (
 
 // Machine is one machine behind one BMC. Calls for one BMC must not overlap; see Locks.
 //
-// Errors are *Error: its Kind says whether a retry is safe.
+// Errors are *Error: its Kind says whether a retry is safe. What a protocol or a BMC lacks is of kind Unsupported, and
+// the text says what to do instead. No method sends a request that changes something twice, unless the BMC refused the
+// first one.
 type Machine interface {
 	// Identity tells which machine answers.
 	Identity(ctx context.Context) (Identity, error)
 	// Power reads the power state.
 	Power(ctx context.Context) (Power, error)
-	// Actions lists the actions that this BMC offers.
+	// Actions lists the actions, of all of them, that this BMC offers.
 	Actions(ctx context.Context) ([]Action, error)
 	// Do sends an action. When it returns nil the BMC accepted the action; what the machine does must be observed.
 	// An error of kind Unknown means that the BMC may have acted: read the power state before anything else.
 	Do(ctx context.Context, action Action) error
+	// Boot reads the boot override.
+	Boot(ctx context.Context) (BootState, error)
+	// SetBoot sets the boot override. When it returns nil the BMC accepted it; some keep something else, so read it back
+	// with Boot. An error of kind Unknown means that it may be set.
+	SetBoot(ctx context.Context, boot Boot) error
+	// Media lists the virtual drives; none when the BMC has none.
+	Media(ctx context.Context) ([]MediaSlot, error)
+	// Insert puts the image at url into a slot of Media, in place of the one that is in it. The BMC fetches it: url must
+	// hold no user name, password, or signed query that may not be logged.
+	Insert(ctx context.Context, slot, url string) error
+	// Eject empties a slot of Media; an empty one stays so. The operating system may run from it: look first.
+	Eject(ctx context.Context, slot string) error
+	// Log reads the newest entries of the log of the machine, or of the BMC where the machine has none, newest first, at
+	// most limit.
+	Log(ctx context.Context, limit int) ([]LogEntry, error)
 	// Close ends the session with the BMC.
 	Close(ctx context.Context) error
 }
@@ -54,4 +71,6 @@ type Identity struct {
 	UUID string
 	// Serial, Model and Manufacturer as the BMC gives them.
 	Serial, Model, Manufacturer string
+	// BMCFirmware is the version of the BMC's own firmware; "" when the BMC does not say.
+	BMCFirmware string
 }

@@ -21,7 +21,7 @@ const maxDetail = 300
 func (m *machine) fail(kind bmc.Kind, op, detail string) error {
 	return &bmc.Error{
 		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
-		RetryAfter: m.transport.current.retryAfter,
+		RetryAfter: m.retryAfter(),
 	}
 }
 
