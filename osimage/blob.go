@@ -27,7 +27,7 @@ func (r *registryBlobs) open(ctx context.Context, source blob, from, to int64) (
 	transfer := &transfer{ctx: ctx, from: r, blob: source, pos: from, end: to, reached: from}
 
 	for {
-		err := transfer.connect(from == 0) //nolint:contextcheck // The transfer has it.
+		err := transfer.connect(from == 0)
 		if err == nil {
 			return transfer, nil
 		}

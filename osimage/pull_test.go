@@ -137,3 +137,28 @@ func TestPullCutsAPartThatIsTooLong(t *testing.T) {
 
 	readEntirely(t, again)
 }
+
+// Without ranges a part cannot be completed: the layer is fetched from its start.
+func TestPullGoesOnWithoutRanges(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	image := registry.push(t, someContents())
+	dir := filepath.Join(t.TempDir(), "pulled")
+	client := registry.client(t)
+
+	registry.set(func(f *faults) { f.breakAfter, f.breaks = 200_000, 1000 })
+
+	if _, err := client.Pull(background(t), image.Reference(), dir, nil); !osimage.IsTransient(err) || len(partialFiles(t, dir)) != 1 {
+		t.Fatalf("got %v, want a transient error and a part", err)
+	}
+
+	registry.set(func(f *faults) { f.breaks, f.noRanges = 0, true })
+
+	again, err := client.Pull(background(t), image.Reference(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	readEntirely(t, again)
+}

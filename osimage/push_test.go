@@ -69,7 +69,7 @@ func TestPushOfADamagedFolder(t *testing.T) {
 				t.Errorf("got %v, want that it is %v and names %s", err, test.want, path)
 			}
 
-			if test.want == osimage.ErrWrongDigest && strings.Count(err.Error(), "sha256:") != 2 { //nolint:errorlint // the table's own
+			if errors.Is(test.want, osimage.ErrWrongDigest) && strings.Count(err.Error(), "sha256:") != 2 {
 				t.Errorf("got %v, want the digest that was found and the one that was wanted", err)
 			}
 

@@ -18,7 +18,9 @@ func newImagePushCommand() *cobra.Command {
 		Long: `Push an image from an OCI layout folder to a registry.
 
 Layers that the registry has already are not sent again, so calling it again after a failure goes on with what is
-missing. The others are verified while they are sent: a damaged folder leaves no image in the registry. It prints the reference by digest, which is what to put into a HostPool.`,
+missing. The others are verified while they are sent: a damaged folder leaves no image in the registry.
+
+It prints the reference by digest, which is what to put into a HostPool.`,
 		Example: `  stayput image push ./image registry.example/os/node:1.1.0`,
 		Args:    takes(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
