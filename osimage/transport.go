@@ -74,7 +74,7 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		defer stop(nil)
 
-		return nil, stall.explain(ctx, err)
+		return nil, explain(ctx, err)
 	}
 
 	response.Body = &receivedBody{ReadCloser: response.Body, ctx: ctx, stop: stop, stall: stall, count: g.count}
@@ -100,10 +100,11 @@ func (s *stall) moved() { s.timer.Reset(s.after) }
 // pause is for the time when others bound the wait, or when it is the caller's turn.
 func (s *stall) pause() { s.timer.Stop() }
 
-// explain tells a stall from a caller who has given up: for the transport both are a cancelled context.
-func (*stall) explain(ctx context.Context, err error) error {
-	if errors.Is(context.Cause(ctx), errStalled) {
-		return errStalled
+// explain says why a request was ended. Even io.EOF is no end then: a server that sees the client go may complete its
+// answer with what it has sent so far.
+func explain(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 
 	return err
@@ -146,11 +147,7 @@ func (b *receivedBody) Read(buffer []byte) (int, error) {
 		b.count(int64(n))
 	}
 
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.stall.explain(b.ctx, err)
-	}
-
-	return n, err
+	return n, explain(b.ctx, err)
 }
 
 func (b *receivedBody) Close() error {
