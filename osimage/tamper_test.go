@@ -5,12 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -179,5 +181,105 @@ func TestRawBytesOtherThanTheConfigSays(t *testing.T) {
 				t.Errorf("got %d bytes and %v, want %v", len(data), err, test.want)
 			}
 		})
+	}
+}
+
+// The digest in the reference stands for the manifest, and that for the config: neither may be another one.
+func TestOtherBytesThanTheDigestSays(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range []string{"manifest", "config"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := build(t, someContents())
+
+			var (
+				index    v1.IndexManifest
+				manifest v1.Manifest
+			)
+
+			readJSON(t, filepath.Join(dir, "index.json"), &index)
+			readJSON(t, filepath.Join(dir, "blobs", "sha256", index.Manifests[0].Digest.Hex), &manifest)
+
+			digest := map[string]v1.Hash{"manifest": index.Manifests[0].Digest, "config": manifest.Config.Digest}[name]
+			path := filepath.Join(dir, "blobs", "sha256", digest.Hex)
+
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			// Still valid, and as long as before.
+			if err := os.WriteFile(path, bytes.ReplaceAll(data, []byte("1.1.0"), []byte("1.1.9")), 0o600); err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := osimage.OpenLayout(t.Context(), dir, ""); !errors.Is(err, osimage.ErrWrongDigest) {
+				t.Errorf("got %v, want a wrong digest", err)
+			}
+		})
+	}
+}
+
+// Nobody needs that much memory for a config.
+func TestConfigsAreBounded(t *testing.T) {
+	t.Parallel()
+
+	dir := build(t, someContents())
+
+	var (
+		index    v1.IndexManifest
+		manifest v1.Manifest
+		config   osimage.Config
+	)
+
+	readJSON(t, filepath.Join(dir, "index.json"), &index)
+	readJSON(t, filepath.Join(dir, "blobs", "sha256", index.Manifests[0].Digest.Hex), &manifest)
+	readJSON(t, filepath.Join(dir, "blobs", "sha256", manifest.Config.Digest.Hex), &config)
+
+	data := append(toJSON(t, config), bytes.Repeat([]byte(" "), 1<<20)...)
+	manifest.Config.Digest, manifest.Config.Size = putBlob(t, dir, data), int64(len(data))
+	data = toJSON(t, manifest)
+	index.Manifests[0].Digest, index.Manifests[0].Size = putBlob(t, dir, data), int64(len(data))
+
+	if err := os.WriteFile(filepath.Join(dir, "index.json"), toJSON(t, index), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := osimage.OpenLayout(t.Context(), dir, ""); !errors.Is(err, osimage.ErrNotAnImage) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// The window is what a decoder must remember.
+func TestWindowsAreBounded(t *testing.T) {
+	t.Parallel()
+
+	dir := build(t, someContents())
+
+	replaceLayer(t, dir, osimage.RoleUSR, func(raw []byte) []byte {
+		var layer bytes.Buffer
+
+		encoder, err := zstd.NewWriter(&layer, zstd.WithWindowSize(16<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		_, err = encoder.Write(raw)
+		if err := errors.Join(err, encoder.Close()); err != nil {
+			t.Fatal(err)
+		}
+
+		return layer.Bytes()
+	})
+
+	image, err := osimage.OpenLayout(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := readFrom(t, image, osimage.RoleUSR, 0); !errors.Is(err, osimage.ErrTooLarge) {
+		t.Errorf("got %v, want that the window is too large", err)
 	}
 }

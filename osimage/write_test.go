@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/stayput-dev/stayput/osimage"
@@ -179,6 +180,8 @@ type lyingMedium struct {
 
 	data   []byte
 	synced bool
+	// dropped tells whether its cache was dropped after that.
+	dropped bool
 }
 
 func newLyingMedium() *lyingMedium {
@@ -202,6 +205,12 @@ func (l *lyingMedium) Sync() error {
 	return nil
 }
 
+func (l *lyingMedium) DropCache() error {
+	l.dropped = l.synced
+
+	return nil
+}
+
 func (l *lyingMedium) Name() string {
 	return "the lying medium"
 }
@@ -217,8 +226,42 @@ func TestWriteReadsBack(t *testing.T) {
 		t.Errorf("got %v, want a wrong digest that names the medium", err)
 	}
 
-	if !medium.synced {
-		t.Error("it was read back before it was flushed")
+	if !medium.synced || !medium.dropped {
+		t.Error("it was read back before it was flushed, or from the cache")
+	}
+}
+
+// collidingSource claims that what is on a target already has the right checksum.
+type collidingSource struct {
+	*osimage.Image
+
+	checksum uint32
+}
+
+func (c collidingSource) Frames(context.Context, osimage.Role) ([]osimage.Frame, error) {
+	return []osimage.Frame{{Length: 4 << 20, Checksum: c.checksum}}, nil
+}
+
+// A checksum of 32 bits may be right by chance. The digest finds it, and all is written anew.
+func TestWriteAfterAChecksumThatIsRightByChance(t *testing.T) {
+	t.Parallel()
+
+	parts := someContents()
+	image := newFaults(t).push(t, parts)
+	wrong := randomBytes(5, 4<<20)
+	target := openTarget(t, 0)
+
+	if _, err := target.WriteAt(wrong, 0); err != nil {
+		t.Fatal(err)
+	}
+
+	source := collidingSource{Image: image, checksum: uint32(xxhash.Sum64(wrong))} //nolint:gosec // The format has the lower 32 bits.
+	if err := osimage.Write(background(t), source, osimage.RoleUSR, target, osimage.WriteOptions{Resume: true}); err != nil {
+		t.Fatal(err)
+	}
+
+	if !bytes.Equal(usrAt(t, target, 0), parts[osimage.RoleUSR]) {
+		t.Error("other bytes than were put in")
 	}
 }
 

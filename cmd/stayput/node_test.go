@@ -94,9 +94,14 @@ func TestNodeMistakesChangeNothing(t *testing.T) {
 	}
 
 	root, files := t.TempDir(), t.TempDir()
-	cut, empty := filepath.Join(files, "cut"), filepath.Join(files, "empty")
+	cut, empty, bare := filepath.Join(files, "cut"), filepath.Join(files, "empty"), filepath.Join(files, "bare")
 
-	if err := errors.Join(os.WriteFile(cut, program[:len(program)/2], 0o700), os.WriteFile(empty, nil, 0o700)); err != nil {
+	// Without its section table, which is at the end and need not be there, nothing but the sizes shows the cut (elf(5)).
+	stripped := bytes.Clone(program[:len(program)/2])
+	clear(stripped[0x28:0x30]) // e_shoff
+	clear(stripped[0x3c:0x40]) // e_shnum, e_shstrndx
+
+	if err := errors.Join(os.WriteFile(bare, stripped, 0o700), os.WriteFile(cut, program[:len(program)/2], 0o700), os.WriteFile(empty, nil, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -111,6 +116,7 @@ func TestNodeMistakesChangeNothing(t *testing.T) {
 		{[]string{"uninstall", "--root", filepath.Join(dir, "none")}, "--root"},
 		{[]string{"install", "--root", root, "--agent", empty}, "empty"},
 		{[]string{"install", "--root", root, "--agent", cut}, "cut off"},
+		{[]string{"install", "--root", root, "--agent", bare}, "its parts need"},
 		{[]string{"install", "--root", root, "--agent", files}, "no program"},
 		{[]string{"install", "--root", root, "--agent", agent, "-o", "yaml"}, "text or json"},
 		{[]string{"instal", "--root", root}, `did you mean "install"`},

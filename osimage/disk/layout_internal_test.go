@@ -1,6 +1,11 @@
 package disk
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,5 +88,70 @@ func checkPlan(t *rapid.T, config osimage.Config, sizes Sizes, made *plan) {
 	a, b := made.partitions[1:3], made.partitions[3:5]
 	if a[0].size != b[0].size || a[1].size != b[1].size {
 		t.Fatal("the slots differ")
+	}
+}
+
+// Whoever opened the partial file before another one finished, and renamed, it holds the finished disk.
+func TestTheFinishedDiskIsNotLocked(t *testing.T) {
+	t.Parallel()
+
+	for name, again := range map[string]bool{"renamed": false, "renamed, and begun again": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := t.TempDir()
+
+			out, err := os.Create(filepath.Join(dir, ".disk.raw.partial"))
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			t.Cleanup(func() { _ = out.Close() })
+
+			if err := os.Rename(out.Name(), filepath.Join(dir, "disk.raw")); err != nil {
+				t.Fatal(err)
+			}
+
+			if again {
+				if err := os.WriteFile(out.Name(), nil, fileMode); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			if err := lockPartial(out); !errors.Is(err, osimage.ErrInvalid) {
+				t.Errorf("got %v, want a refusal", err)
+			}
+		})
+	}
+}
+
+// What the FAT driver has made of a file is compared with the image.
+func TestFilesOfTheESPAreReadBack(t *testing.T) {
+	t.Parallel()
+
+	out, err := os.Create(filepath.Join(t.TempDir(), "disk.raw"))
+	if err := errors.Join(err, out.Truncate(minESPSize)); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = out.Close() })
+
+	fs, err := createFAT(out, partition{size: minESPSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	made := &esp{fs: fs}
+	if err := made.add("/FILE", strings.NewReader("contents")); err != nil {
+		t.Fatal(err)
+	}
+
+	for text, want := range map[string]error{"contents": nil, "Contents": osimage.ErrWrongDigest} {
+		sum := sha256.Sum256([]byte(text))
+
+		err := made.check("/FILE", osimage.Content{RawDigest: "sha256:" + hex.EncodeToString(sum[:])})
+		if !errors.Is(err, want) {
+			t.Errorf("%q: got %v, want %v", text, err, want)
+		}
 	}
 }
