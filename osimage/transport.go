@@ -152,7 +152,8 @@ func (b *receivedBody) Read(buffer []byte) (int, error) {
 
 func (b *receivedBody) Close() error {
 	b.stall.pause()
-	defer b.stop(nil)
+	// First, since closing waits for a Read that waits for the network.
+	b.stop(nil)
 
 	return b.ReadCloser.Close()
 }
