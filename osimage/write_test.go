@@ -255,7 +255,7 @@ func TestWriteAfterAChecksumThatIsRightByChance(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	source := collidingSource{Image: image, checksum: uint32(xxhash.Sum64(wrong))} //nolint:gosec // The format has the lower 32 bits.
+	source := collidingSource{Image: image, checksum: uint32(xxhash.Sum64(wrong))}
 	if err := osimage.Write(background(t), source, osimage.RoleUSR, target, osimage.WriteOptions{Resume: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,9 @@ func TestNodeMistakesChangeNothing(t *testing.T) {
 	clear(stripped[0x28:0x30]) // e_shoff
 	clear(stripped[0x3c:0x40]) // e_shnum, e_shstrndx
 
-	if err := errors.Join(os.WriteFile(bare, stripped, 0o700), os.WriteFile(cut, program[:len(program)/2], 0o700), os.WriteFile(empty, nil, 0o700)); err != nil {
+	if err := errors.Join(
+		os.WriteFile(bare, stripped, 0o700), os.WriteFile(cut, program[:len(program)/2], 0o700), os.WriteFile(empty, nil, 0o700),
+	); err != nil {
 		t.Fatal(err)
 	}
 
