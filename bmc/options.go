@@ -33,6 +33,9 @@ type Options struct {
 	SkipVerify bool
 	// CA is PEM certificates to verify the BMC with, in place of the system's.
 	CA []byte
+	// LegacyTLS allows the cipher suites of TLS 1.2 with RSA key exchange, which give no forward secrecy and which some
+	// old BMCs have only. TLS 1.2 stays the least version, and certificates are verified alike.
+	LegacyTLS bool
 	// UUID is the SMBIOS UUID that the machine must have. Empty: not checked. A BMC that tells no UUID passes.
 	UUID string
 	// ConnectTimeout bounds connecting, and the TLS handshake. Default DefaultConnectTimeout.

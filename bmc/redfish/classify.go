@@ -21,13 +21,16 @@ const maxDetail = 300
 func (m *machine) fail(kind bmc.Kind, op, detail string) error {
 	return &bmc.Error{
 		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
-		RetryAfter: m.retryAfter(),
+		RetryAfter: m.transport.current.retryAfter,
 	}
 }
 
-// classify turns an error of gofish into ours. action tells whether the request was one that makes the machine do
-// something.
+// classify turns an error of gofish into ours, and leaves ours as it is. action tells whether the request was one that
+// makes the machine do something.
 func (m *machine) classify(op string, action bool, err error) error {
+	if ours, ok := errors.AsType[*bmc.Error](err); ok {
+		return ours
+	}
 	var answered *common.Error
 	if errors.As(err, &answered) && answered.HTTPReturnedStatusCode != 0 {
 		// The cause is left out: its text is the BMC's whole answer, which may echo what was sent.
@@ -38,34 +41,52 @@ func (m *machine) classify(op string, action bool, err error) error {
 	case isUntrusted(err):
 		kind = bmc.Untrusted
 		detail += "; give the BMC a certificate that can be verified, or set spec.bmc.disableCertificateVerification"
+	case isOldTLS(err):
+		kind = bmc.Unsupported
+		detail += "; update the BMC's firmware, or allow old TLS ciphers for this host"
 	case action && m.transport.current.mayBeSent.Load():
 		kind = bmc.Unknown
 		detail = "the answer was lost, the BMC may have acted: " + detail
 	}
-	failed := &bmc.Error{
-		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
+
+	return &bmc.Error{
+		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail), Err: fixedCause(err),
 	}
-	// Only a cause that callers test for, and whose text is fixed.
+}
+
+// fixedCause is the cause that callers test for, and whose text is fixed.
+func fixedCause(err error) error {
 	for _, cause := range []error{context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, cause) {
-			failed.Err = cause
+			return cause
 		}
 	}
 
-	return failed
+	return nil
+}
+
+// detailOf is the detail of an error of ours.
+func detailOf(err error) string {
+	if ours, ok := errors.AsType[*bmc.Error](err); ok {
+		return ours.Detail
+	}
+
+	return err.Error()
 }
 
 // kindOfAnswer reads an HTTP status other than success. A gateway's or the BMC's own 5xx after an action leaves open
 // whether it acted, unless the message says that it was not ready.
 func kindOfAnswer(answer *common.Error, action bool) bmc.Kind {
 	switch status := answer.HTTPReturnedStatusCode; {
+	case isNotReady(answer):
+		return bmc.Busy
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return bmc.Auth
 	case status == http.StatusNotFound:
 		return bmc.NotFound
 	case status == http.StatusMethodNotAllowed, status == http.StatusNotImplemented:
 		return bmc.Unsupported
-	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests, isNotReady(answer):
+	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
 		return bmc.Busy
 	case status == http.StatusBadRequest && isNotSupported(answer):
 		return bmc.Unsupported
@@ -79,14 +100,21 @@ func kindOfAnswer(answer *common.Error, action bool) bmc.Kind {
 	}
 }
 
-// isNotReady: SYS518 is an iDRAC that cannot reach its data sources, RAC0218 one that has no session left, and
-// InvalidOperationForSystemState an iLO in POST.
+// isNotReady knows what BMCs say when they cannot act now: an iDRAC that cannot reach its data sources (SYS518), a
+// machine in POST (iLO), and one without a free session.
 func isNotReady(answer *common.Error) bool {
-	return hasMessage(answer, "SYS518", "RAC0218", "InvalidOperationForSystemState", "ResourceInUse", "ServiceInUnknownState")
+	return isSessionLimit(answer) || hasMessage(answer, "SYS518", "InvalidOperationForSystemState",
+		"UnableToModifyDuringSystemPOST", "ResourceInUse", "ServiceInUnknownState", "ServiceTemporarilyUnavailable")
+}
+
+// isSessionLimit: RAC0218 is an iDRAC's, the others are of the standard registry.
+func isSessionLimit(answer *common.Error) bool {
+	return hasMessage(answer, "RAC0218", "SessionLimitExceeded", "CreateLimitReachedForResource")
 }
 
 func isNotSupported(answer *common.Error) bool {
-	return hasMessage(answer, "ActionNotSupported", "ActionParameterNotSupported", "ActionParameterValueNotInList")
+	return hasMessage(answer, "ActionNotSupported", "ActionParameterNotSupported", "ActionParameterValueNotInList",
+		"PropertyNotWritable", "PropertyUnknown", "PropertyValueNotInList")
 }
 
 func hasMessage(answer *common.Error, ids ...string) bool {
@@ -115,20 +143,38 @@ func answerText(answer *common.Error) string {
 			break
 		}
 	}
-	said = strings.Join(strings.Fields(said), " ")
-	if len(said) > maxDetail {
-		said = strings.ToValidUTF8(said[:maxDetail], "") + "…"
-	}
+	said = oneLine(said)
 	status := answer.HTTPReturnedStatusCode
 	text := fmt.Sprintf("the BMC answers %d %s", status, http.StatusText(status))
 	if said != "" {
 		text += ": " + said
 	}
-	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+	switch {
+	case isSessionLimit(answer):
+		text += "; close sessions at the BMC, or wait until idle ones end"
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		text += "; correct the Secret that spec.bmc.credentialsName names"
 	}
 
 	return text
+}
+
+// oneLine bounds a text of a BMC.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxDetail {
+		text = strings.ToValidUTF8(text[:maxDetail], "") + "…"
+	}
+
+	return text
+}
+
+// isOldTLS knows the alerts of a BMC with which there is no common cipher or version of TLS.
+func isOldTLS(err error) bool {
+	const handshakeFailure, protocolVersion = 40, 70
+	alert, ok := errors.AsType[tls.AlertError](err)
+
+	return ok && (alert == handshakeFailure || alert == protocolVersion)
 }
 
 func isUntrusted(err error) bool {

@@ -2,12 +2,11 @@ package redfish
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/stmcginnis/gofish"
 	"github.com/stmcginnis/gofish/common"
@@ -21,11 +20,17 @@ type machine struct {
 	options   bmc.Options
 	client    *gofish.APIClient
 	transport *transport
-	system    string
-	session   string
+	root      serviceRoot
+	// sessions is where sessions are made, session the path of ours; "" when there is none.
+	sessions, session string
+	// path is the system's.
+	path string
+	// wait pauses between two looks at the BMC.
+	wait func(ctx context.Context, pause time.Duration) error
 
 	// mu lets one call at a time use the transport.
-	mu sync.Mutex
+	mu     sync.Mutex
+	closed bool
 }
 
 var _ bmc.Machine = (*machine)(nil)
@@ -42,12 +47,12 @@ func Open(ctx context.Context, options bmc.Options) (bmc.Machine, error) {
 		return nil, err
 	}
 	m := &machine{
-		options:   options,
+		options: options, wait: sleep,
 		transport: &transport{base: base, requestTimeout: options.RequestTimeout, credentials: options.Credentials},
 	}
 	if err := m.open(ctx); err != nil {
 		// The session, if there is one, must not be left to the BMC's idle timeout: it has few.
-		_ = m.Close(context.WithoutCancel(ctx))
+		_ = m.Close(ctx)
 
 		return nil, err
 	}
@@ -68,14 +73,14 @@ func (m *machine) open(ctx context.Context) error {
 		return m.classify("connecting", false, err)
 	}
 	m.client = client
-	root, err := m.readRoot()
-	if err != nil {
+	if _, err := m.get("reading the service root", common.DefaultServiceRoot, &m.root); err != nil {
 		return err
 	}
-	if err := m.login(root.Links.Sessions.String()); err != nil {
+	m.sessions = m.root.Links.Sessions.String()
+	if err := m.login(); err != nil {
 		return err
 	}
-	if m.system, err = m.findSystem(root.Systems.String()); err != nil {
+	if m.path, err = m.findSystem(); err != nil {
 		return err
 	}
 
@@ -89,77 +94,66 @@ func (m *machine) begin(ctx context.Context) (end func()) {
 	return func() { m.transport.current = nil }
 }
 
-// defaultSystems is where the systems are when the service root does not say.
-const defaultSystems = "/redfish/v1/Systems"
+// enter begins a call of a Machine, and gives what ends it.
+func (m *machine) enter(ctx context.Context, op string) (leave func(), err error) {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+
+		return nil, &bmc.Error{
+			Kind: bmc.Transient, Op: op, BMC: m.options.Address.HostPort(), Detail: "the connection was closed; open a new one",
+		}
+	}
+	end := m.begin(ctx)
+
+	return func() {
+		end()
+		m.mu.Unlock()
+	}, nil
+}
+
+// defaultSystems and defaultManagers are where they are when the service root does not say.
+const (
+	defaultSystems  = "/redfish/v1/Systems"
+	defaultManagers = "/redfish/v1/Managers"
+)
 
 type serviceRoot struct {
-	Systems common.Link
-	Links   struct{ Sessions common.Link }
+	RedfishVersion, Vendor, Product string
+
+	Systems, Managers common.Link
+	Links             struct{ Sessions common.Link }
 }
 
-func (m *machine) readRoot() (serviceRoot, error) {
-	var root serviceRoot
-	err := m.get("reading the service root", common.DefaultServiceRoot, &root)
-
-	return root, err
-}
-
-// get reads a resource that gofish has no type for, or whose type hides what is needed.
-func (m *machine) get(op, uri string, into any) error {
-	response, err := m.client.Get(uri)
-	if err != nil {
-		return m.classify(op, false, err)
-	}
-	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
-		return m.classify(op, false, err)
+// system is what is read of a ComputerSystem.
+type system struct {
+	ODataID                                             string `json:"@odata.id"`
+	UUID, SerialNumber, Model, Manufacturer, PowerState string
+	Boot                                                bootProperties
+	VirtualMedia, LogServices                           common.Link
+	Links                                               struct{ ManagedBy common.Links }
+	Settings                                            struct{ SettingsObject common.Link } `json:"@Redfish.Settings"`
+	Actions                                             struct {
+		Reset resetAction `json:"#ComputerSystem.Reset"`
 	}
 
-	return nil
-}
-
-// login opens a session where the BMC offers them, and falls back to Basic authentication where that does not work.
-// After refused credentials it does not try the same ones in another way: BMCs lock accounts.
-func (m *machine) login(sessions string) error {
-	if sessions == "" {
-		m.transport.authenticate = true
-
-		return nil
-	}
-	token, err := schemas.CreateSession(
-		m.client, sessions, m.options.Credentials.Username, m.options.Credentials.Password)
-	if err != nil {
-		failed := m.classify("logging in", false, err)
-		if kind := bmc.KindOf(failed); kind == bmc.NotFound || kind == bmc.Unsupported {
-			m.transport.authenticate = true
-
-			return nil
-		}
-
-		return failed
-	}
-	m.session = token.Session
-	m.transport.token = token.Token
-	m.transport.authenticate = true
-
-	return nil
+	etag string
 }
 
 // findSystem gives the path of the system that the address means.
-func (m *machine) findSystem(collection string) (string, error) {
+func (m *machine) findSystem() (string, error) {
 	if m.options.Address.SystemPath != "" {
 		return m.options.Address.SystemPath, nil
 	}
 	const op = "looking for the system"
+	collection := m.root.Systems.String()
 	if collection == "" {
 		collection = defaultSystems
 	}
-	systems, err := common.GetCollection(m.client, collection)
-	if err != nil {
-		return "", m.classify(op, false, err)
-	}
-	switch members := systems.ItemLinks; {
-	case len(members) == 1 && systems.MembersNextLink == "":
+	switch members, err := m.members(op, collection); {
+	case err != nil:
+		return "", err
+	case len(members) == 1:
 		return members[0], nil
 	case len(members) == 0:
 		return "", m.fail(bmc.NotFound, op, "the BMC lists no system; is it still starting?")
@@ -170,54 +164,67 @@ func (m *machine) findSystem(collection string) (string, error) {
 }
 
 func (m *machine) checkIdentity() error {
-	system, err := m.readSystem()
+	now, err := m.readSystem()
 	if err != nil {
 		return err
 	}
-	if !bmc.SameUUID(m.options.UUID, system.UUID) {
+	if !bmc.SameUUID(m.options.UUID, now.UUID) {
 		return m.fail(bmc.Mismatch, "checking the machine", fmt.Sprintf(
 			"system %s has UUID %s, but the expected machine has %s; correct spec.bmc.address, "+
-				"or the link between host and Node", m.system, strings.ToLower(system.UUID), m.options.UUID))
+				"or the link between host and Node", m.path, strings.ToLower(now.UUID), m.options.UUID))
 	}
 
 	return nil
 }
 
-func (m *machine) readSystem() (*schemas.ComputerSystem, error) {
-	system, err := schemas.GetComputerSystem(m.client, m.system)
+func (m *machine) readSystem() (system, error) {
+	var now system
+	got, err := m.get("reading system "+m.path, m.path, &now)
 	if err != nil {
-		return nil, m.classify("reading system "+m.system, false, err)
+		return system{}, err
+	}
+	now.etag = got.header.Get("ETag")
+	if now.ODataID == "" {
+		now.ODataID = m.path
 	}
 
-	return system, nil
+	return now, nil
 }
 
-// Identity implements Machine.
+// Identity implements bmc.Machine.
 func (m *machine) Identity(ctx context.Context) (bmc.Identity, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer m.begin(ctx)()
-	system, err := m.readSystem()
+	leave, err := m.enter(ctx, "reading the identity")
+	if err != nil {
+		return bmc.Identity{}, err
+	}
+	defer leave()
+	now, err := m.readSystem()
+	if err != nil {
+		return bmc.Identity{}, err
+	}
+	managed, err := m.readManager(now)
 	if err != nil {
 		return bmc.Identity{}, err
 	}
 
 	return bmc.Identity{
-		UUID: strings.ToLower(system.UUID), Serial: system.SerialNumber,
-		Model: system.Model, Manufacturer: system.Manufacturer,
+		UUID: strings.ToLower(now.UUID), Serial: now.SerialNumber,
+		Model: now.Model, Manufacturer: now.Manufacturer, BMCFirmware: managed.FirmwareVersion,
 	}, nil
 }
 
-// Power implements Machine.
+// Power implements bmc.Machine.
 func (m *machine) Power(ctx context.Context) (bmc.Power, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer m.begin(ctx)()
-	system, err := m.readSystem()
+	leave, err := m.enter(ctx, "reading the power state")
 	if err != nil {
 		return bmc.PowerUnknown, err
 	}
-	switch system.PowerState {
+	defer leave()
+	now, err := m.readSystem()
+	if err != nil {
+		return bmc.PowerUnknown, err
+	}
+	switch schemas.PowerState(now.PowerState) {
 	case schemas.OnPowerState:
 		return bmc.PowerOn, nil
 	case schemas.OffPowerState:
@@ -229,138 +236,4 @@ func (m *machine) Power(ctx context.Context) (bmc.Power, error) {
 	default:
 		return bmc.PowerUnknown, nil
 	}
-}
-
-// Actions implements Machine.
-func (m *machine) Actions(ctx context.Context) ([]bmc.Action, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer m.begin(ctx)()
-	system, err := m.readSystem()
-	if err != nil {
-		return nil, err
-	}
-	types, err := m.resetTypes(system)
-	if err != nil {
-		return nil, err
-	}
-	var offered []bmc.Action
-	for _, action := range []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart} {
-		if _, ok := resetType(action, types); ok {
-			offered = append(offered, action)
-		}
-	}
-
-	return offered, nil
-}
-
-// Do implements Machine.
-func (m *machine) Do(ctx context.Context, action bmc.Action) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer m.begin(ctx)()
-	system, err := m.readSystem()
-	if err != nil {
-		return err
-	}
-	types, err := m.resetTypes(system)
-	if err != nil {
-		return err
-	}
-	op := fmt.Sprintf("sending %s to system %s", action, m.system)
-	chosen, ok := resetType(action, types)
-	if !ok {
-		return m.fail(bmc.Unsupported, op, "the BMC offers only "+strings.Join(types, ", "))
-	}
-	if !m.hasResetTarget(system) {
-		return m.fail(bmc.Unsupported, op, "the BMC offers no action #ComputerSystem.Reset; may this account change power?")
-	}
-	// gofish checks the type against the inline list only; that check was made above.
-	system.SupportedResetTypes = nil
-	if err := system.Reset(chosen); err != nil {
-		return m.classify(op, true, err)
-	}
-
-	return nil
-}
-
-// Close implements Machine. It is safe to call twice.
-func (m *machine) Close(ctx context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.session == "" {
-		return nil
-	}
-	defer m.begin(ctx)()
-	session := m.session
-	m.session = ""
-	if err := schemas.DeleteSession(m.client, session); err != nil {
-		return m.classify("logging out", false, err)
-	}
-
-	return nil
-}
-
-// resetActions is what gofish does not tell of the action Reset.
-type resetActions struct {
-	Actions struct {
-		Reset struct {
-			Target     string `json:"target"`
-			ActionInfo string `json:"@Redfish.ActionInfo"`
-		} `json:"#ComputerSystem.Reset"`
-	} `json:"Actions"`
-}
-
-func (m *machine) hasResetTarget(system *schemas.ComputerSystem) bool {
-	var actions resetActions
-
-	return json.Unmarshal(system.RawData, &actions) == nil && actions.Actions.Reset.Target != ""
-}
-
-// resetTypes lists the ResetTypes that the BMC allows, inline or in the ActionInfo resource (OpenBMC); empty when it
-// does not say.
-func (m *machine) resetTypes(system *schemas.ComputerSystem) ([]string, error) {
-	types := make([]string, 0, len(system.SupportedResetTypes))
-	for _, each := range system.SupportedResetTypes {
-		types = append(types, string(each))
-	}
-	var actions resetActions
-	if err := json.Unmarshal(system.RawData, &actions); err != nil {
-		return nil, m.classify("reading the actions of system "+m.system, false, err)
-	}
-	if len(types) > 0 || actions.Actions.Reset.ActionInfo == "" {
-		return types, nil
-	}
-	var info struct {
-		Parameters []struct {
-			Name            string   `json:"Name"`
-			AllowableValues []string `json:"AllowableValues"`
-		} `json:"Parameters"`
-	}
-	if err := m.get("reading the action info of system "+m.system, actions.Actions.Reset.ActionInfo, &info); err != nil {
-		return nil, err
-	}
-	for _, parameter := range info.Parameters {
-		if parameter.Name == "ResetType" {
-			types = append(types, parameter.AllowableValues...)
-		}
-	}
-
-	return types, nil
-}
-
-// resetType is the ResetType for an action. When the BMC lists none it is tried.
-func resetType(action bmc.Action, allowed []string) (schemas.ResetType, bool) {
-	candidates := map[bmc.Action][]schemas.ResetType{
-		bmc.ActionOn:           {schemas.OnResetType, schemas.ForceOnResetType},
-		bmc.ActionForceOff:     {schemas.ForceOffResetType},
-		bmc.ActionForceRestart: {schemas.ForceRestartResetType},
-	}[action]
-	for _, candidate := range candidates {
-		if len(allowed) == 0 || slices.Contains(allowed, string(candidate)) {
-			return candidate, true
-		}
-	}
-
-	return "", false
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -28,6 +29,8 @@ type call struct {
 	ctx        context.Context //nolint:containedctx // gofish fixes a context at connect; this is the caller's
 	mayBeSent  atomic.Bool
 	retryAfter time.Duration
+	// renewed tells that the session was renewed in this call.
+	renewed bool
 }
 
 // transport adds to gofish what it lacks: the context of each call, a deadline for each request that covers the body,
@@ -60,7 +63,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	now.retryAfter = parseRetryAfter(response.Header.Get("Retry-After"), time.Now())
-	response.Body = &boundedBody{Reader: io.LimitReader(response.Body, maxBody), body: response.Body, cancel: cancel}
+	response.Body = &boundedBody{body: response.Body, left: maxBody, cancel: cancel}
 
 	return response, nil
 }
@@ -68,10 +71,6 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 func (t *transport) setHeaders(request *http.Request) {
 	// gzip makes ETags weak at some BMCs.
 	request.Header.Set("Accept-Encoding", "identity")
-	if request.Method == http.MethodPost {
-		// gofish sends the cached ETag with actions; newer Dell BMCs answer 412 to that (gofish pull request 510).
-		request.Header.Del("If-Match")
-	}
 	switch {
 	case !t.authenticate:
 	case t.token != "":
@@ -81,12 +80,22 @@ func (t *transport) setHeaders(request *http.Request) {
 	}
 }
 
-// boundedBody ends the request's deadline with the body.
+// boundedBody ends the request's deadline with the body, and refuses one that is too long.
 type boundedBody struct {
-	io.Reader
-
-	body   io.Closer
+	body   io.ReadCloser
+	left   int
 	cancel context.CancelFunc
+}
+
+// Read implements io.Reader.
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLong
+	}
+	n, err := b.body.Read(p[:min(len(p), b.left)])
+	b.left -= n
+
+	return n, err
 }
 
 func (b *boundedBody) Close() error {
@@ -101,6 +110,9 @@ func newBase(options bmc.Options) (*http.Transport, error) {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: options.SkipVerify, //nolint:gosec // the host's disableCertificateVerification asks for it
+	}
+	if options.LegacyTLS {
+		config.CipherSuites = withRSAKeyExchange()
 	}
 	if len(options.CA) > 0 {
 		config.RootCAs = x509.NewCertPool()
@@ -121,7 +133,21 @@ func newBase(options bmc.Options) (*http.Transport, error) {
 	}, nil
 }
 
+// withRSAKeyExchange are the cipher suites of TLS 1.2 with those that Go leaves out since 1.22, as they give no forward
+// secrecy, and that old BMCs have only. RC4 and 3DES stay out.
+func withRSAKeyExchange() []uint16 {
+	var suites []uint16
+	for _, suite := range tls.CipherSuites() {
+		suites = append(suites, suite.ID)
+	}
+
+	return append(suites,
+		tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
+}
+
 var (
+	errTooLong          = fmt.Errorf("the BMC's answer is longer than %d bytes", maxBody)
 	errTooManyRedirects = errors.New("the BMC redirects too often")
 	errForeignRedirect  = errors.New("the BMC redirects to another host, which would get the credentials")
 )

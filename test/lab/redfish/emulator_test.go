@@ -35,7 +35,8 @@ func TestEmulator(t *testing.T) {
 	machine, err := driver.Open(t.Context(), options)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(machine.Power(t.Context())).To(Equal(bmc.PowerOn))
-	g.Expect(machine.Actions(t.Context())).To(ConsistOf(bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart))
+	g.Expect(machine.Actions(t.Context())).To(ConsistOf(
+		bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart, bmc.ActionShutdown, bmc.ActionSoftRestart))
 	g.Expect(machine.Do(t.Context(), bmc.ActionForceRestart)).To(Succeed())
 	g.Eventually(func() (bmc.Power, error) { return machine.Power(t.Context()) }).
 		WithTimeout(20 * time.Second).WithPolling(200 * time.Millisecond).Should(Equal(bmc.PowerOn))
