@@ -134,6 +134,7 @@ func TestForeignArtifactsAreRefused(t *testing.T) {
 		"layers swapped": {func(_ *osimage.Config, m *v1.Manifest) {
 			m.Layers[0], m.Layers[1] = m.Layers[1], m.Layers[0]
 		}, "layer 0"},
+		"another digest": {func(c *osimage.Config, _ *v1.Manifest) { c.Contents[0].Digest = digestOfDigit("0") }, "layer 0"},
 		"another size":   {func(c *osimage.Config, _ *v1.Manifest) { c.Contents[0].Size++ }, "layer 0"},
 		"invalid config": {func(c *osimage.Config, _ *v1.Manifest) { c.Version = "1+1" }, "version"},
 	} {

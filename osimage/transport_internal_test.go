@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -26,5 +27,18 @@ func TestAnEndedRequestHasNoWholeAnswer(t *testing.T) {
 
 	if _, err := body.Read(make([]byte, 1)); !errors.Is(err, errStalled) {
 		t.Errorf("got %v, want that it was ended", err)
+	}
+}
+
+// Addresses of storage behind a registry are signed: whoever has one has the layer.
+func TestErrorsHoldNoSecretsOfAddresses(t *testing.T) {
+	t.Parallel()
+
+	err := classify(t.Context(), "os/labos:1", &url.Error{
+		Op: "Get", URL: "https://user:hunter2@storage.example/layer?signature=hunter2#hunter2", Err: io.ErrUnexpectedEOF,
+	})
+
+	if text := err.Error(); strings.Contains(text, "hunter2") || !strings.Contains(text, "https://storage.example/layer") {
+		t.Errorf("got %q", text)
 	}
 }
