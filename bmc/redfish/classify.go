@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 
@@ -169,12 +170,16 @@ func oneLine(text string) string {
 	return text
 }
 
-// isOldTLS knows the alerts of a BMC with which there is no common cipher or version of TLS.
+// isOldTLS knows the alerts of a BMC with which there is no common cipher or version of TLS. crypto/tls exports no type
+// for an alert of the other side, only its text.
 func isOldTLS(err error) bool {
-	const handshakeFailure, protocolVersion = 40, 70
-	alert, ok := errors.AsType[tls.AlertError](err)
+	remote, ok := errors.AsType[*net.OpError](err)
+	if !ok || remote.Op != "remote error" {
+		return false
+	}
+	text := remote.Err.Error()
 
-	return ok && (alert == handshakeFailure || alert == protocolVersion)
+	return strings.HasSuffix(text, "handshake failure") || strings.HasSuffix(text, "protocol version not supported")
 }
 
 func isUntrusted(err error) bool {

@@ -410,7 +410,7 @@ func TestRequestTimeout(t *testing.T) {
 	t.Parallel()
 	b := startBMC(t, nil)
 	options := optionsFor(t, b, b.Address("1"))
-	options.RequestTimeout = 300 * time.Millisecond
+	options.RequestTimeout = 1500 * time.Millisecond
 	m, err := redfish.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

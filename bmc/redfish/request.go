@@ -1,6 +1,7 @@
 package redfish
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,9 +110,14 @@ func (m *machine) get(op, uri string, into any) (answer, error) {
 	return got, nil
 }
 
+var errNull = errors.New("the answer is null, and not a resource")
+
 // decode reads JSON. A property of another type than the schema's is as if it were missing: one odd value must not
 // hide the power state.
 func decode(body []byte, into any) error {
+	if string(bytes.TrimSpace(body)) == "null" {
+		return errNull
+	}
 	err := json.Unmarshal(body, into)
 	if odd, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && odd.Field != "" {
 		return nil
