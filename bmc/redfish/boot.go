@@ -261,31 +261,33 @@ func (m *machine) writeBoot(op string, place bootResource, wanted bootProperties
 // bootForms are the bodies to try. Enabled is always sent: Supermicro's BMCs make it Once otherwise. Mode is sent only
 // when it must change: HPE's refuse it.
 func bootForms(now, wanted bootProperties) []map[string]string {
-	body := func(parts ...string) map[string]string {
-		values := map[string]string{}
-		for i := 0; i < len(parts); i += 2 {
-			values["BootSourceOverride"+parts[i]] = parts[i+1]
+	body := func(target, enabled, mode string) map[string]string {
+		values := map[string]string{"Target": target, "Enabled": enabled, "Mode": mode}
+		named := map[string]string{}
+		for name, value := range values {
+			if value != "" {
+				named["BootSourceOverride"+name] = value
+			}
 		}
 
-		return values
+		return named
 	}
-	target, enabled := []string{"Target", wanted.Target}, []string{"Enabled", wanted.Enabled}
-	var mode []string
-	if wanted.Mode != "" && wanted.Mode != now.Mode {
-		mode = []string{"Mode", wanted.Mode}
+	mode := wanted.Mode
+	if mode == now.Mode {
+		mode = ""
 	}
-	forms := []map[string]string{body(slices.Concat(target, enabled, mode)...)}
+	forms := []map[string]string{body(wanted.Target, wanted.Enabled, mode)}
 	if wanted.Enabled == disabled {
 		// Some have no target None.
-		return append(forms, body(enabled...))
+		return append(forms, body("", wanted.Enabled, ""))
 	}
-	if len(mode) == 0 && now.Mode != "" {
+	if mode == "" && now.Mode != "" {
 		// AMI's and ASRockRack's want all three.
-		forms = append(forms, body(slices.Concat(target, enabled, []string{"Mode", now.Mode})...))
+		forms = append(forms, body(wanted.Target, wanted.Enabled, now.Mode))
 	}
 	if now.Enabled == wanted.Enabled {
 		// Others refuse a value that is the present one.
-		forms = append(forms, body(slices.Concat(target, mode)...))
+		forms = append(forms, body(wanted.Target, "", mode))
 	}
 
 	return forms

@@ -57,7 +57,8 @@ func TestBoot(t *testing.T) {
 			},
 		},
 		"offered in the settings only": {
-			override("None", "Disabled", "UEFI"), with(object{}, "Pxe", "Hdd"), bmc.Boot{Target: bmc.BootNone, Mode: bmc.ModeUEFI},
+			override("None", "Disabled", "UEFI"), with(object{}, "Pxe", "Hdd"),
+			bmc.Boot{Target: bmc.BootNone, Mode: bmc.ModeUEFI},
 			[]bmc.BootTarget{bmc.BootPXE, bmc.BootDisk},
 		},
 		"waiting in the settings": {
@@ -96,8 +97,12 @@ type patched struct {
 }
 
 func (s *scripted) patches() []patched {
-	var all []patched
-	for _, each := range s.writes() {
+	writes := s.writes()
+	if len(writes) == 0 {
+		return nil
+	}
+	all := make([]patched, 0, len(writes))
+	for _, each := range writes {
 		boot, _ := each.body["Boot"].(object)
 		all = append(all, patched{each.path, boot, each.ifMatch})
 	}
@@ -121,23 +126,31 @@ func TestSetBoot(t *testing.T) {
 	}{
 		"minimal": {func(s *scripted) { s.on(system, ok) }, disk, []patched{{systemPath, once, ""}}, "", ""},
 		"continuous": {
-			func(s *scripted) { s.on(system, ok) }, bmc.Boot{Target: bmc.BootPXE, Continuous: true},
-			[]patched{{systemPath, override("Pxe", "Continuous", ""), ""}}, "", "",
+			func(s *scripted) { s.on(system, ok) },
+			bmc.Boot{Target: bmc.BootPXE, Continuous: true},
+			[]patched{{systemPath, override("Pxe", "Continuous", ""), ""}},
+			"", "",
 		},
 		"none": {
-			func(s *scripted) { s.on(system, ok) }, bmc.Boot{Target: bmc.BootNone, Continuous: true, Mode: bmc.ModeUEFI},
-			[]patched{{systemPath, override("None", "Disabled", ""), ""}}, "", "",
+			func(s *scripted) { s.on(system, ok) },
+			bmc.Boot{Target: bmc.BootNone, Continuous: true, Mode: bmc.ModeUEFI},
+			[]patched{{systemPath, override("None", "Disabled", ""), ""}},
+			"", "",
 		},
 		"none, without that target": {
-			func(s *scripted) { s.on(system, no, ok) }, bmc.Boot{Target: bmc.BootNone},
-			[]patched{{systemPath, override("None", "Disabled", ""), ""}, {systemPath, override("", "Disabled", ""), ""}}, "", "",
+			func(s *scripted) { s.on(system, no, ok) },
+			bmc.Boot{Target: bmc.BootNone},
+			[]patched{{systemPath, override("None", "Disabled", ""), ""}, {systemPath, override("", "Disabled", ""), ""}},
+			"", "",
 		},
 		"mode that is so already": {
 			func(s *scripted) {
 				s.change(systemPath, object{"Boot": override("None", "Disabled", "UEFI")})
 				s.on(system, ok)
 			},
-			bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI}, []patched{{systemPath, once, ""}}, "", "",
+			bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI},
+			[]patched{{systemPath, once, ""}},
+			"", "",
 		},
 		"mode that differs": {
 			func(s *scripted) {
@@ -145,43 +158,55 @@ func TestSetBoot(t *testing.T) {
 				s.on(system, ok)
 			},
 			bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI},
-			[]patched{{systemPath, override("Hdd", "Once", "UEFI"), ""}}, "", "",
+			[]patched{{systemPath, override("Hdd", "Once", "UEFI"), ""}},
+			"", "",
 		},
 		"mode that is not told": {
-			func(s *scripted) { s.on(system, ok) }, bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI},
-			[]patched{{systemPath, override("Hdd", "Once", "UEFI"), ""}}, "", "",
+			func(s *scripted) { s.on(system, ok) },
+			bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI},
+			[]patched{{systemPath, override("Hdd", "Once", "UEFI"), ""}},
+			"", "",
 		},
 		"mode that is read-only": {
 			func(s *scripted) {
 				s.on(system, reply{status: 400, body: complaint("Base.1.8.PropertyNotWritable", "read-only", "BootSourceOverrideMode")})
 			},
 			bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI},
-			[]patched{{systemPath, override("Hdd", "Once", "UEFI"), ""}}, bmc.Unsupported, "leave the boot mode out",
+			[]patched{{systemPath, override("Hdd", "Once", "UEFI"), ""}},
+			bmc.Unsupported, "leave the boot mode out",
 		},
 		"full body": {
 			func(s *scripted) {
 				s.change(systemPath, object{"Boot": override("None", "Disabled", "UEFI")})
 				s.on(system, no, ok)
 			},
-			disk, []patched{{systemPath, once, ""}, {systemPath, override("Hdd", "Once", "UEFI"), ""}}, "", "",
+			disk,
+			[]patched{{systemPath, once, ""}, {systemPath, override("Hdd", "Once", "UEFI"), ""}},
+			"", "",
 		},
 		"Enabled that is so already": {
 			func(s *scripted) {
 				s.change(systemPath, object{"Boot": override("Pxe", "Once", "")})
 				s.on(system, no, ok)
 			},
-			disk, []patched{{systemPath, once, ""}, {systemPath, override("Hdd", "", ""), ""}}, "", "",
+			disk,
+			[]patched{{systemPath, once, ""}, {systemPath, override("Hdd", "", ""), ""}},
+			"", "",
 		},
 		"refused for good": {
 			func(s *scripted) {
 				s.change(systemPath, object{"Boot": override("None", "Disabled", "UEFI")})
 				s.on(system, no)
 			},
-			disk, []patched{{systemPath, once, ""}, {systemPath, override("Hdd", "Once", "UEFI"), ""}}, bmc.Conflict, "no",
+			disk,
+			[]patched{{systemPath, once, ""}, {systemPath, override("Hdd", "Once", "UEFI"), ""}},
+			bmc.Conflict, "no",
 		},
 		"continuous refused": {
-			func(s *scripted) { s.on(system, no) }, bmc.Boot{Target: bmc.BootPXE, Continuous: true},
-			[]patched{{systemPath, override("Pxe", "Continuous", ""), ""}}, bmc.Unsupported, "set it for one boot",
+			func(s *scripted) { s.on(system, no) },
+			bmc.Boot{Target: bmc.BootPXE, Continuous: true},
+			[]patched{{systemPath, override("Pxe", "Continuous", ""), ""}},
+			bmc.Unsupported, "set it for one boot",
 		},
 		"continuous not offered": {
 			func(s *scripted) {
@@ -192,11 +217,13 @@ func TestSetBoot(t *testing.T) {
 		},
 		"continuous disk of a Lenovo": {
 			func(s *scripted) { s.change(systemPath, object{"Manufacturer": "Lenovo"}) },
-			bmc.Boot{Target: bmc.BootDisk, Continuous: true}, nil, bmc.Unsupported, "boot in a loop",
+			bmc.Boot{Target: bmc.BootDisk, Continuous: true},
+			nil, bmc.Unsupported, "boot in a loop",
 		},
 		"target not offered": {
 			func(s *scripted) { s.change(systemPath, object{"Boot": with(object{}, "Pxe", "Hdd")}) },
-			bmc.Boot{Target: bmc.BootHTTP}, nil, bmc.Unsupported, "offers only Pxe, Hdd",
+			bmc.Boot{Target: bmc.BootHTTP},
+			nil, bmc.Unsupported, "offers only Pxe, Hdd",
 		},
 		"no such target": {func(*scripted) {}, bmc.Boot{Target: "Floppy"}, nil, bmc.Unsupported, "no such target"},
 		"virtual CD of a Supermicro": {
@@ -213,11 +240,15 @@ func TestSetBoot(t *testing.T) {
 		},
 		"in the settings": {
 			func(s *scripted) { s.settings(object{"Boot": with(object{}, "Hdd")}); s.on(settings, ok) },
-			disk, []patched{{settingsPath, once, ""}}, "", "",
+			disk,
+			[]patched{{settingsPath, once, ""}},
+			"", "",
 		},
 		"settings without boot": {
 			func(s *scripted) { s.settings(object{"Boot": object{"BootOrder": []string{}}}); s.on(system, ok) },
-			disk, []patched{{systemPath, once, ""}}, "", "",
+			disk,
+			[]patched{{systemPath, once, ""}},
+			"", "",
 		},
 		"settings that are read-only": {
 			func(s *scripted) {
@@ -225,7 +256,9 @@ func TestSetBoot(t *testing.T) {
 				s.on(settings, readOnly)
 				s.on(system, ok)
 			},
-			disk, []patched{{settingsPath, once, ""}, {systemPath, once, ""}}, "", "",
+			disk,
+			[]patched{{settingsPath, once, ""}, {systemPath, once, ""}},
+			"", "",
 		},
 		"settings without PATCH": {
 			func(s *scripted) {
@@ -233,7 +266,9 @@ func TestSetBoot(t *testing.T) {
 				s.on(settings, reply{status: 405})
 				s.on(system, ok)
 			},
-			disk, []patched{{settingsPath, once, ""}, {systemPath, once, ""}}, "", "",
+			disk,
+			[]patched{{settingsPath, once, ""}, {systemPath, once, ""}},
+			"", "",
 		},
 		"in POST": {
 			func(s *scripted) {
@@ -314,8 +349,9 @@ func TestETags(t *testing.T) {
 			})
 		}
 		err := m.SetBoot(t.Context(), bmc.Boot{Target: bmc.BootDisk})
-		var got []string
-		for _, each := range s.patches() {
+		patches := s.patches()
+		got := make([]string, 0, len(patches))
+		for _, each := range patches {
 			got = append(got, each.tag)
 		}
 		if !slices.Equal(got, c.want) || bmc.KindOf(err) != c.kind {

@@ -182,14 +182,19 @@ func (m *machine) endOfLog(op, uri string, first logPage, limit int) (end []json
 	got, err := m.send(request{
 		op: op, method: http.MethodGet, uri: uri + "?$skip=" + strconv.Itoa(skip) + "&$top=" + strconv.Itoa(limit),
 	})
-	switch {
-	case err != nil && statusOf(err) == 0:
-		return nil, false, m.classify(op, false, err)
-	case err != nil || decode(got.body, &page) != nil || page.Next != "" || len(page.Members) == 0:
+	if statusOf(err) != 0 {
 		return nil, false, nil
 	}
+	if err == nil {
+		err = decode(got.body, &page)
+	}
+	if err != nil {
+		return nil, false, m.classify(op, false, err)
+	}
 	// A BMC that ignores the question gives its first page.
-	return page.Members, string(page.Members[0]) != string(first.Members[0]), nil
+	ok = page.Next == "" && len(page.Members) > 0 && string(page.Members[0]) != string(first.Members[0])
+
+	return page.Members, ok, nil
 }
 
 // newestFirst compares the first member with the last; where they do not tell their time, the specification's order,

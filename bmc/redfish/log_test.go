@@ -98,7 +98,7 @@ func messages(t *testing.T, got []bmc.LogEntry) []int {
 func TestLog(t *testing.T) {
 	t.Parallel()
 	linked := func(s *scripted, all []object) []object {
-		var bare []object
+		bare := make([]object, 0, len(all))
 		for _, each := range all {
 			path, _ := each["@odata.id"].(string)
 			s.change(path, each)
@@ -136,7 +136,9 @@ func TestLog(t *testing.T) {
 		},
 		"links only, newest first": {
 			func(s *scripted) { s.pages(s.withLog(systemPath, "Sel"), linked(s, reversed(numbers(1, 9))), 9, false) },
-			3, []int{9, 8, 7}, 6,
+			3,
+			[]int{9, 8, 7},
+			6,
 		},
 		"two logs": {
 			func(s *scripted) {

@@ -3,6 +3,7 @@ package redfish_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -28,9 +29,7 @@ func drive(path string, more object) object {
 			"#VirtualMedia.EjectMedia":  object{"target": path + "/Eject"},
 		},
 	}
-	for name, value := range more {
-		found[name] = value
-	}
+	maps.Copy(found, more)
 
 	return found
 }
@@ -138,8 +137,12 @@ type sent struct {
 }
 
 func (s *scripted) sent() []sent {
-	var all []sent
-	for _, each := range s.writes() {
+	writes := s.writes()
+	if len(writes) == 0 {
+		return nil
+	}
+	all := make([]sent, 0, len(writes))
+	for _, each := range writes {
 		all = append(all, sent{each.method + " " + each.path[strings.LastIndex(each.path, "/")+1:], each.body})
 	}
 
@@ -186,16 +189,19 @@ func TestInsert(t *testing.T) {
 		"empty": {nil, func(s *scripted) { s.takesImage(insert, path) }, []sent{{"POST Insert", full}}, "", ""},
 		"ejected first": {
 			in, func(s *scripted) { s.ejects(eject, path); s.takesImage(insert, path) },
-			[]sent{{"POST Eject", object{}}, {"POST Insert", full}}, "", "",
+			[]sent{{"POST Eject", object{}}, {"POST Insert", full}},
+			"", "",
 		},
 		"the same image is inserted anew": {
 			object{"Image": image, "Inserted": true},
 			func(s *scripted) { s.ejects(eject, path); s.takesImage(insert, path) },
-			[]sent{{"POST Eject", object{}}, {"POST Insert", full}}, "", "",
+			[]sent{{"POST Eject", object{}}, {"POST Insert", full}},
+			"", "",
 		},
 		"an eject that is refused": {
 			in, func(s *scripted) { s.on(eject, reply{status: 400}); s.takesImage(insert, path) },
-			[]sent{{"POST Eject", object{}}, {"POST Insert", full}}, "", "",
+			[]sent{{"POST Eject", object{}}, {"POST Insert", full}},
+			"", "",
 		},
 		"an eject that is busy": {
 			in, func(s *scripted) { s.on(eject, reply{status: 503}) }, []sent{{"POST Eject", object{}}}, bmc.Busy, "503",
@@ -208,23 +214,28 @@ func TestInsert(t *testing.T) {
 				s.on(insert, missing("Base.1.8.ActionParameterMissing"))
 				s.takesImage(insert, path)
 			},
-			[]sent{{"POST Insert", full}, {"POST Insert", typed}}, "", "",
+			[]sent{{"POST Insert", full}, {"POST Insert", typed}},
+			"", "",
 		},
 		"property missing": {
 			nil, func(s *scripted) { s.on(insert, missing("Base.1.8.PropertyMissing")); s.takesImage(insert, path) },
-			[]sent{{"POST Insert", full}, {"POST Insert", typed}}, "", "",
+			[]sent{{"POST Insert", full}, {"POST Insert", typed}},
+			"", "",
 		},
 		"only the image": {
 			nil, func(s *scripted) { s.on(insert, no, no); s.takesImage(insert, path) },
-			[]sent{{"POST Insert", full}, {"POST Insert", short}, {"POST Insert", bare}}, "", "",
+			[]sent{{"POST Insert", full}, {"POST Insert", short}, {"POST Insert", bare}},
+			"", "",
 		},
 		"refused": {
 			nil, func(s *scripted) { s.on(insert, reply{status: 400, body: complaint("x", "cannot fetch "+image)}) },
-			[]sent{{"POST Insert", full}, {"POST Insert", short}, {"POST Insert", bare}}, bmc.Conflict, "cannot fetch",
+			[]sent{{"POST Insert", full}, {"POST Insert", short}, {"POST Insert", bare}},
+			bmc.Conflict, "cannot fetch",
 		},
 		"sick": {nil, func(s *scripted) { s.on(insert, reply{status: 500}) }, []sent{{"POST Insert", full}}, bmc.Unknown, "500"},
 		"not shown": {
-			nil, func(s *scripted) { s.on(insert, reply{status: 204}) }, []sent{{"POST Insert", full}},
+			nil, func(s *scripted) { s.on(insert, reply{status: 204}) },
+			[]sent{{"POST Insert", full}},
 			bmc.Unknown, "does not show it",
 		},
 		"another is shown": {
@@ -267,14 +278,17 @@ func TestInsert(t *testing.T) {
 				})
 				s.takesImage("PATCH "+path, path)
 			},
-			[]sent{{"PATCH Cd", object{"Image": nil, "Inserted": false}}, {"PATCH Cd", full}}, "", "",
+			[]sent{{"PATCH Cd", object{"Image": nil, "Inserted": false}}, {"PATCH Cd", full}},
+			"", "",
 		},
 		"by PATCH, without WriteProtected": {
 			noActions, func(s *scripted) { s.on("PATCH "+path, no); s.takesImage("PATCH "+path, path) },
-			[]sent{{"PATCH Cd", full}, {"PATCH Cd", short}}, "", "",
+			[]sent{{"PATCH Cd", full}, {"PATCH Cd", short}},
+			"", "",
 		},
 		"not insertable": {
-			object{"Actions": object{"#VirtualMedia.EjectMedia": object{"target": "/x"}}}, func(*scripted) {}, nil,
+			object{"Actions": object{"#VirtualMedia.EjectMedia": object{"target": "/x"}}},
+			func(*scripted) {}, nil,
 			bmc.Unsupported, "another slot",
 		},
 	}
@@ -369,9 +383,12 @@ func TestEject(t *testing.T) {
 		drive object
 		want  []sent
 	}{
-		"full":     {in, []sent{{"POST Eject", object{}}}},
-		"empty":    {nil, nil},
-		"by PATCH": {object{"Image": image, "Inserted": true, "Actions": object{}}, []sent{{"PATCH Cd", object{"Image": nil, "Inserted": false}}}},
+		"full":  {in, []sent{{"POST Eject", object{}}}},
+		"empty": {nil, nil},
+		"by PATCH": {
+			object{"Image": image, "Inserted": true, "Actions": object{}},
+			[]sent{{"PATCH Cd", object{"Image": nil, "Inserted": false}}},
+		},
 	}
 	for name, c := range cases {
 		s := script(t)

@@ -69,8 +69,11 @@ func TestActionInfo(t *testing.T) {
 			{"Name": "Other", "AllowableValues": []string{"On"}},
 			{"Name": "ResetType", "AllowableValues": []string{"PowerCycle", "GracefulRestart"}},
 		}}, nil, []bmc.Action{bmc.ActionSoftRestart, bmc.ActionPowerCycle}},
-		"inline": {object{"Parameters": []object{{"Name": "ResetType", "AllowableValues": []string{"On"}}}},
-			[]string{"ForceOff"}, []bmc.Action{bmc.ActionForceOff}},
+		"inline": {
+			object{"Parameters": []object{{"Name": "ResetType", "AllowableValues": []string{"On"}}}},
+			[]string{"ForceOff"},
+			[]bmc.Action{bmc.ActionForceOff},
+		},
 	} {
 		s := script(t)
 		action := maps.Clone(reset)

@@ -142,7 +142,9 @@ func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
 	case string:
 		_, _ = io.WriteString(w, body)
 	default:
-		_ = json.NewEncoder(w).Encode(body)
+		if err := json.NewEncoder(w).Encode(body); err != nil {
+			s.t.Errorf("encoding an answer: %v", err)
+		}
 	}
 }
 

@@ -23,6 +23,8 @@ const (
 	pollTries = 3
 )
 
+var errTaskTime = fmt.Errorf("it takes longer than %s", maxTaskTime)
+
 // task is what a monitor tells: a Task, or a Job (Dell).
 type task struct {
 	ODataID     string        `json:"@odata.id"`
@@ -44,10 +46,12 @@ func (m *machine) follow(op string, accepted answer) error {
 	if monitor == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(m.transport.current.ctx, maxTaskTime)
-	defer cancel()
+	ctx, began := m.transport.current.ctx, time.Now()
 	pause, failures := pauseOf(accepted.header), 0
-	for {
+	for waited := pause; ; waited += pause {
+		if max(waited, time.Since(began)) > maxTaskTime {
+			return m.unfinished(op, monitor, errTaskTime)
+		}
 		if err := m.wait(ctx, pause); err != nil {
 			return m.unfinished(op, monitor, err)
 		}
@@ -111,10 +115,8 @@ func (m *machine) readTask(op string, got answer) (ended bool, err error) {
 		return false, nil
 	}
 	var now task
-	if decode(got.body, &now) != nil {
-		// The answer of the request itself, such as 204.
-		return true, nil
-	}
+	// What is no Task is the answer of the request itself, such as 204.
+	_ = decode(got.body, &now)
 	switch state := now.TaskState + now.JobState; state {
 	case "New", "Starting", "Running", "Stopping", "Cancelling", "Suspended", "Service",
 		"Scheduling", "Downloading", "Downloaded", "Waiting":

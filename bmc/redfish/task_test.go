@@ -30,28 +30,40 @@ func TestTask(t *testing.T) {
 		pauses   []time.Duration
 	}{
 		"the monitor's own answer": {
-			accepted, []reply{{status: 202, header: map[string]string{"Retry-After": "7"}}, {status: 202}, {status: 204}},
-			"", "", []time.Duration{second, 7 * second, second},
+			accepted,
+			[]reply{{status: 202, header: map[string]string{"Retry-After": "7"}}, {status: 202}, {status: 204}},
+			"", "",
+			[]time.Duration{second, 7 * second, second},
 		},
 		"Retry-After of the acceptance": {
 			reply{status: 202, header: map[string]string{"Location": monitorPath, "Retry-After": "3"}},
-			[]reply{{status: 204}}, "", "", []time.Duration{3 * second},
+			[]reply{{status: 204}},
+			"", "",
+			[]time.Duration{3 * second},
 		},
 		"Retry-After without measure": {
 			reply{status: 202, header: map[string]string{"Location": monitorPath, "Retry-After": "86400"}},
-			[]reply{{status: 204}}, "", "", []time.Duration{30 * second},
+			[]reply{{status: 204}},
+			"", "",
+			[]time.Duration{30 * second},
 		},
 		"absolute Location": {
 			reply{status: 202, header: map[string]string{"Location": "https://192.0.2.9" + monitorPath}},
-			[]reply{{status: 204}}, "", "", []time.Duration{second},
+			[]reply{{status: 204}},
+			"", "",
+			[]time.Duration{second},
 		},
 		"a Task": {
-			accepted, []reply{{status: 200, body: running}, ended("Completed", "Base.1.8.Success")},
-			"", "", []time.Duration{second, second},
+			accepted,
+			[]reply{{status: 200, body: running}, ended("Completed", "Base.1.8.Success")},
+			"", "",
+			[]time.Duration{second, second},
 		},
 		"a Task in the body": {
 			reply{status: 202, body: object{"@odata.id": "/redfish/v1/TaskService/Tasks/5", "TaskMonitor": monitorPath}},
-			[]reply{{status: 204}}, "", "", []time.Duration{second},
+			[]reply{{status: 204}},
+			"", "",
+			[]time.Duration{second},
 		},
 		"no monitor":     {reply{status: 202}, nil, "", "", nil},
 		"gone":           {accepted, []reply{{status: 202}, {status: 404}}, "", "", []time.Duration{second, second}},
@@ -63,8 +75,10 @@ func TestTask(t *testing.T) {
 		"not ready":      {accepted, []reply{ended("Exception", "IDRAC.2.8.SYS518")}, bmc.Busy, "Exception", nil},
 		"refused at end": {accepted, []reply{{status: 409, body: complaint("x", "already off")}}, bmc.Conflict, "already off", nil},
 		"sick for a while": {
-			accepted, []reply{{status: 500}, {status: 503, header: map[string]string{"Retry-After": "4"}}, {status: 204}},
-			"", "", []time.Duration{second, second, 4 * second},
+			accepted,
+			[]reply{{status: 500}, {status: 503, header: map[string]string{"Retry-After": "4"}}, {status: 204}},
+			"", "",
+			[]time.Duration{second, second, 4 * second},
 		},
 		"sick for good": {accepted, []reply{{status: 500}}, bmc.Unknown, "has not ended", nil},
 	}
@@ -113,6 +127,18 @@ func TestStuckTask(t *testing.T) {
 	}
 	if power, err := m.Power(t.Context()); err != nil || power != bmc.PowerOn {
 		t.Errorf("the machine is of no use afterwards: %s, %v", power, err)
+	}
+}
+
+// Without a deadline of the caller's a task is followed for ten minutes.
+func TestEndlessTask(t *testing.T) {
+	t.Parallel()
+	s := script(t)
+	s.on("POST "+resetPath, reply{status: 202, header: map[string]string{"Location": monitorPath, "Retry-After": "30"}})
+	s.on("GET "+monitorPath, reply{status: 202, header: map[string]string{"Retry-After": "30"}})
+	wantKind(t, s.open().Do(t.Context(), bmc.ActionForceOff), bmc.Unknown, "longer than 10m")
+	if n := s.count("GET " + monitorPath); n != 20 {
+		t.Errorf("looked %d times, want 20", n)
 	}
 }
 

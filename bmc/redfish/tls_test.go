@@ -24,7 +24,7 @@ func TestLegacyTLS(t *testing.T) {
 		_, err = redfish.Open(t.Context(), options)
 		wantKind(t, err, bmc.Untrusted)
 	}
-	s := scriptTLS(t, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // an old BMC
+	s := scriptTLS(t, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
 	options := s.options()
 	options.LegacyTLS = true
 	_, err := redfish.Open(t.Context(), options)
