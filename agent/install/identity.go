@@ -2,16 +2,11 @@ package install
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+	"github.com/stayput-dev/stayput/agent/kubeconfig"
 )
 
 const (
@@ -22,39 +17,26 @@ const (
 	identityFix = "make it anew, as docs/quickstart.md says under \"The agent's certificate\""
 )
 
-var errNoPEM = errors.New("it is not PEM")
-
 // identityFinding looks at the agent's kubeconfig as the agent will.
 func identityFinding(path, node string, now time.Time) Finding {
 	finding := Finding{Subject: "identity", Found: path, Fix: identityFix}
 
-	if _, err := clientcmd.LoadFromFile(path); err != nil && !errors.As(err, new(*fs.PathError)) {
-		// The parser's error may quote the file, which holds secrets.
-		finding.Found = path + " is not a kubeconfig"
-
-		return finding
-	}
-
-	settings, err := clientcmd.BuildConfigFromFlags("", path)
-	if err == nil {
-		err = rest.LoadTLSFiles(settings)
-	}
-
+	settings, err := kubeconfig.Load(path)
 	if err != nil {
-		finding.Found = fmt.Sprintf("%s cannot be used: %v", path, err)
+		finding.Found = fmt.Sprintf("cannot be used: %v", err)
 
 		return finding
 	}
 
-	if len(settings.CertData) == 0 {
+	certificate, err := kubeconfig.Certificate(settings)
+	if err != nil {
+		finding.Found = fmt.Sprintf("%s: %v", path, err)
+
+		return finding
+	}
+
+	if certificate == nil {
 		return Finding{Subject: "identity", OK: true, Found: path + ", without a client certificate"}
-	}
-
-	certificate, err := parseCertificate(settings.CertData)
-	if err != nil {
-		finding.Found = fmt.Sprintf("the client certificate of %s cannot be used: %v", path, err)
-
-		return finding
 	}
 
 	if _, err := tls.X509KeyPair(settings.CertData, settings.KeyData); err != nil {
@@ -79,13 +61,4 @@ func identityFinding(path, node string, now time.Time) Finding {
 	}
 
 	return finding
-}
-
-func parseCertificate(text []byte) (*x509.Certificate, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errNoPEM
-	}
-
-	return x509.ParseCertificate(block.Bytes)
 }

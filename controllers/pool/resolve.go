@@ -54,7 +54,7 @@ func (r *Reconciler) resolve(ctx context.Context, pool *v1alpha1.HostPool) (*v1a
 	defer cancel()
 	image, err := r.Resolver.Resolve(ctx, request)
 	if err != nil {
-		return nil, fmt.Errorf("resolving spec.release.os.image %s: %w", source.Image, err)
+		return nil, fmt.Errorf("resolving spec.release.os.image: %w", err)
 	}
 
 	return &v1alpha1.ResolvedRelease{
