@@ -1,0 +1,166 @@
+package simulator
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+func (b *BMC) mediaArea(r *http.Request, s *system, owner string, rest []string) *answer {
+	base := owner + "/VirtualMedia"
+	if len(rest) == 0 {
+		members := []any{}
+		for _, slot := range b.profile.Media.Slots {
+			members = append(members, link(base+"/"+slot.ID))
+		}
+
+		return b.only(r, http.MethodGet, func() *answer { return show(collection(base, members)) })
+	}
+	at := slices.IndexFunc(b.profile.Media.Slots, func(slot Slot) bool { return slot.ID == rest[0] })
+	if at < 0 {
+		return b.missing()
+	}
+	slot := b.profile.Media.Slots[at]
+	switch path := strings.Join(rest[1:], "/"); {
+	case path == "" && r.Method == http.MethodGet:
+		a := show(b.describeSlot(s, slot, base+"/"+slot.ID))
+		b.tag(a, s)
+
+		return a
+	case path == "" && r.Method == http.MethodPatch && slot.Insert == ByPatch:
+		return b.patchSlot(r, s, slot)
+	case path == "Actions/VirtualMedia.InsertMedia" && r.Method == http.MethodPost && slot.hasActions():
+		return b.insert(r, s, slot)
+	case path == "Actions/VirtualMedia.EjectMedia" && r.Method == http.MethodPost && slot.hasActions():
+		return b.eject(r, s, slot)
+	default:
+		return b.notAllowed()
+	}
+}
+
+func (s Slot) hasActions() bool { return s.Insert != ByPatch && s.Insert != NoInsert }
+
+func (b *BMC) describeSlot(s *system, slot Slot, path string) object {
+	rules := b.profile.Media
+	image, inserted := s.Images[slot.ID]
+	body := object{
+		"@odata.id": path, "@odata.type": "#VirtualMedia.v1_5_0.VirtualMedia", "Id": slot.ID, "Name": "Virtual Media",
+		"MediaTypes": slot.Types, "Image": nil, "ImageName": nil, "Inserted": inserted, "ConnectedVia": "NotConnected",
+		"WriteProtected": true,
+	}
+	switch ejected, once := s.ejected[slot.ID]; {
+	case inserted:
+		body["Image"], body["ImageName"], body["ConnectedVia"] = image, image[strings.LastIndex(image, "/")+1:], "URI"
+	case once && b.clock.Since(ejected) < rules.StaleInserted:
+		body["Inserted"], body["Image"], body["ConnectedVia"] = true, s.stale[slot.ID], "URI"
+	case once && rules.StaleImage:
+		body["Image"] = s.stale[slot.ID]
+		body["ImageName"] = s.stale[slot.ID]
+	}
+	if slot.hasActions() {
+		actions := object{"#VirtualMedia.EjectMedia": object{"target": path + "/Actions/VirtualMedia.EjectMedia"}}
+		insert := object{"target": path + "/Actions/VirtualMedia.InsertMedia"}
+		if rules.TransferProtocol {
+			insert["TransferProtocolType@Redfish.AllowableValues"] = []any{"CIFS", "NFS", "HTTP", "HTTPS"}
+		}
+		actions["#VirtualMedia.InsertMedia"] = insert
+		body["Actions"] = actions
+	}
+
+	return body
+}
+
+func (b *BMC) insert(r *http.Request, s *system, slot Slot) *answer {
+	body, _ := decode(r)
+	act := b.record(s, "Insert")
+	image, _ := body["Image"].(string)
+	if refused := b.refuseInsert(s, slot, body); refused != nil {
+		return refused
+	}
+	s.Images[slot.ID] = image
+	act.Applied = true
+
+	return done(http.StatusNoContent)
+}
+
+func (b *BMC) refuseInsert(s *system, slot Slot, body object) *answer {
+	rules := b.profile.Media
+	image, _ := body["Image"].(string)
+	_, occupied := s.Images[slot.ID]
+	ejected, wasEjected := s.ejected[slot.ID]
+	bad := func(id, name string) *answer {
+		return b.refuse(http.StatusBadRequest, "Base.1.12."+id, "The parameter "+name+" is missing or not allowed.")
+	}
+	has := func(name string) bool { return body[name] != nil }
+	switch {
+	case slot.Insert == Refused405:
+		return b.notAllowed()
+	case slot.Insert == Refused400:
+		return b.refuse(http.StatusBadRequest, "Base.1.12.GeneralError", "The slot is used by the console.")
+	case image == "":
+		return bad("ActionParameterMissing", "Image")
+	case rules.ReadOnlyFlags && (has("Inserted") || has("WriteProtected")):
+		return bad("ActionParameterUnknown", "Inserted")
+	case rules.TransferProtocol && !has("TransferProtocolType"):
+		return bad("ActionParameterMissing", "TransferProtocolType")
+	case rules.Credentials && (!has("UserName") || !has("Password")):
+		return bad("ActionParameterMissing", "UserName")
+	case occupied && rules.Occupied != 0:
+		return b.refuse(rules.Occupied, b.profile.Prefix+"VRM0012", "The virtual media is connected already.")
+	case wasEjected && b.clock.Since(ejected) < rules.Ejecting:
+		return b.refuse(http.StatusInternalServerError, b.profile.Prefix+"VRM0021", "The virtual media is being disconnected.")
+	default:
+		return nil
+	}
+}
+
+func (b *BMC) eject(r *http.Request, s *system, slot Slot) *answer {
+	body, isObject := decode(r)
+	act := b.record(s, "Eject")
+	switch {
+	case slot.Insert == Refused405:
+		return b.notAllowed()
+	case b.profile.Media.EjectBody && (!isObject || len(body) > 0):
+		return b.refuse(http.StatusBadRequest, "Base.1.12.MalformedJSON", "The body must be an empty JSON object.")
+	}
+	b.empty(s, slot)
+	act.Applied = true
+
+	return done(http.StatusNoContent)
+}
+
+// empty takes the image out of a slot.
+func (b *BMC) empty(s *system, slot Slot) {
+	if image, inserted := s.Images[slot.ID]; inserted {
+		s.ejected[slot.ID], s.stale[slot.ID] = b.clock.Now(), image
+		delete(s.Images, slot.ID)
+	}
+}
+
+// patchSlot inserts or ejects at a BMC that has no actions for it; an insert must say Inserted.
+func (b *BMC) patchSlot(r *http.Request, s *system, slot Slot) *answer {
+	body, _ := decode(r)
+	image, _ := body["Image"].(string)
+	what := "Insert"
+	if image == "" {
+		what = "Eject"
+	}
+	act := b.record(s, what)
+	if refused := b.refuseMatch(r, s); refused != nil {
+		return refused
+	}
+	if image == "" {
+		b.empty(s, slot)
+		act.Applied = true
+
+		return done(http.StatusNoContent)
+	}
+	if body["Inserted"] != true {
+		return b.refuse(http.StatusBadRequest, "Base.1.12.PropertyMissing", "The property Inserted is missing.")
+	}
+	s.Images[slot.ID] = image
+	s.revision++
+	act.Applied = true
+
+	return done(http.StatusNoContent)
+}
