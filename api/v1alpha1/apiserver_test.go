@@ -165,6 +165,9 @@ func TestBadObjectsAreRefusedWithOneMessage(t *testing.T) {
 		"resets": {
 			smallestPool, "spec.outOfBand", `{maxResets: -1}`, "greater than or equal to 0", "spec.outOfBand.maxResets",
 		},
+		"power through a third": {
+			smallestPool, "spec.outOfBand", `{powerVia: Ironic}`, `supported values: "BMC", "Metal3"`, "spec.outOfBand.powerVia",
+		},
 		"no kubeconfig": {smallestPool, "spec.cluster", `{}`, "Required value", "spec.cluster.kubeconfigSecretName"},
 
 		"update: tag": {

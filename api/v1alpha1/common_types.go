@@ -86,6 +86,18 @@ func (r *RebootSettings) Patience() time.Duration {
 	return r.SilentAfter.Duration
 }
 
+// PowerPath is a way to the power of a machine.
+// +kubebuilder:validation:Enum=BMC;Metal3
+type PowerPath string
+
+// The ways.
+const (
+	// PowerViaBMC drives the BMC.
+	PowerViaBMC PowerPath = "BMC"
+	// PowerViaMetal3 asks Metal3's baremetal-operator.
+	PowerViaMetal3 PowerPath = "Metal3"
+)
+
 // OutOfBandSettings says what may be done through the BMC of a machine that is silent.
 type OutOfBandSettings struct {
 	// Disabled forbids every power action. The machine is still observed.
@@ -106,4 +118,11 @@ type OutOfBandSettings struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a duration from 1s to 24h, as in 90s, 15m or 1h30m"
 	// +optional
 	SilentAfterReset metav1.Duration `json:"silentAfterReset,omitzero"`
+	// PowerVia says who switches the power. BMC: the controller, through the machine's BMC. Metal3: baremetal-operator,
+	// which is asked to keep the machine off, and then not any more, by the annotation reboot.metal3.io/stayput of the
+	// BareMetalHost. A host that is detached from Metal3, and one with spec.disablePowerOff, is reached through its BMC
+	// whatever is said here. Default BMC.
+	// +kubebuilder:default=BMC
+	// +optional
+	PowerVia PowerPath `json:"powerVia,omitempty"`
 }

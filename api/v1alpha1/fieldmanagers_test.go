@@ -204,7 +204,7 @@ func TestDefaultsAreWhatTheDocsSay(t *testing.T) {
 	minutes := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Minute} }
 	reboot := v1alpha1.RebootSettings{Tries: 3, SilentAfter: metav1.Duration{Duration: v1alpha1.DefaultSilentAfter}}
 	health := v1alpha1.HealthSettings{APIServer: minutes(5), ContainerRuntime: minutes(5), Kubelet: minutes(5), NodeReady: minutes(10)}
-	outOfBand := v1alpha1.OutOfBandSettings{MaxResets: ptr.To[int32](4), SilentAfterReset: minutes(10)}
+	outOfBand := v1alpha1.OutOfBandSettings{MaxResets: ptr.To[int32](4), SilentAfterReset: minutes(10), PowerVia: v1alpha1.PowerViaBMC}
 
 	typed := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Name: "typed", Namespace: "default"}}
 	typed.Spec.HostSelector.MatchLabels = map[string]string{"pool": "gpu"}
@@ -244,7 +244,8 @@ func TestDefaultsAreWhatTheDocsSay(t *testing.T) {
 func checkShared(t *testing.T, reboot, health bool, got, want v1alpha1.OutOfBandSettings) {
 	t.Helper()
 
-	if !reboot || !health || got.Disabled || *got.MaxResets != *want.MaxResets || got.SilentAfterReset != want.SilentAfterReset {
+	if !reboot || !health || got.Disabled || *got.MaxResets != *want.MaxResets || got.SilentAfterReset != want.SilentAfterReset ||
+		got.PowerVia != want.PowerVia {
 		t.Errorf("reboot as written down: %t, health: %t, outOfBand: %+v", reboot, health, got)
 	}
 }

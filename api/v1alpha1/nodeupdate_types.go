@@ -293,7 +293,7 @@ const (
 	OutOfBandDeadlinePassed    OutOfBandReason = "DeadlinePassed"
 	OutOfBandBMCUnreachable    OutOfBandReason = "BMCUnreachable"
 	OutOfBandBMCCredentials    OutOfBandReason = "BMCCredentials"
-	OutOfBandHostBusy          OutOfBandReason = "HostBusy" // provisioning, servicing, paused or detached by another
+	OutOfBandHostBusy          OutOfBandReason = "HostBusy" // provisioning, servicing, paused, or being detached
 	OutOfBandHostNotFound      OutOfBandReason = "HostNotFound"
 	OutOfBandDisabled          OutOfBandReason = "Disabled"
 	OutOfBandPowerActionSent   OutOfBandReason = "PowerActionSent"

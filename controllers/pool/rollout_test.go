@@ -321,9 +321,11 @@ func (s *scenario) adjusts(name string) {
 		gomega.HaveKey(AnnotationOfferedAt), gomega.HaveKey(AnnotationBegunAt), gomega.HaveKey(AnnotationToldAt)))
 	s.change(func(p *v1alpha1.HostPool) {
 		p.Spec.OutOfBand.MaxResets, p.Spec.Reboot.SilentAfter.Duration = new(int32(7)), time.Hour
+		p.Spec.OutOfBand.PowerVia = v1alpha1.PowerViaMetal3
 		p.Spec.Health.Kubelet.Duration = time.Hour
 	})
 	s.Eventually(func() *int32 { return update().Spec.OutOfBand.MaxResets }).Should(gomega.HaveValue(gomega.Equal(int32(7))))
+	s.Expect(update().Spec.OutOfBand.PowerVia).To(gomega.Equal(v1alpha1.PowerViaMetal3))
 	after := update()
 	s.Expect(after.Annotations).To(gomega.Equal(before.Annotations), "the record changed")
 	s.Expect(after.Spec.Attempt).To(gomega.Equal(before.Spec.Attempt))
