@@ -196,7 +196,7 @@ func TestSetBoot(t *testing.T) {
 		"refused for good": {
 			func(s *scripted) {
 				s.change(systemPath, object{"Boot": override("None", "Disabled", "UEFI")})
-				s.on(system, no)
+				s.on(system, no, reply{status: 400, body: complaint("Base.1.8.PropertyUnknown", "the second form")})
 			},
 			disk,
 			[]patched{{systemPath, once, ""}, {systemPath, override("Hdd", "Once", "UEFI"), ""}},
@@ -237,6 +237,25 @@ func TestSetBoot(t *testing.T) {
 				s.change(systemPath, object{"Manufacturer": "Supermicro", "Boot": with(object{}, "Pxe", "Cd")})
 				s.on(system, ok)
 			}, bmc.Boot{Target: bmc.BootCD}, []patched{{systemPath, override("Cd", "Once", ""), ""}}, "", "",
+		},
+		"none, which is not offered": {
+			func(s *scripted) {
+				s.change(systemPath, object{"Boot": with(object{}, "Pxe", "Hdd")})
+				s.on(system, ok)
+			},
+			bmc.Boot{Target: bmc.BootNone},
+			[]patched{{systemPath, override("None", "Disabled", ""), ""}},
+			"", "",
+		},
+		"in the settings, with the system's mode": {
+			func(s *scripted) {
+				s.change(systemPath, object{"Boot": override("None", "Disabled", "UEFI")})
+				s.settings(object{"Boot": with(object{}, "Hdd")})
+				s.on(settings, ok)
+			},
+			bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI},
+			[]patched{{settingsPath, once, ""}},
+			"", "",
 		},
 		"in the settings": {
 			func(s *scripted) { s.settings(object{"Boot": with(object{}, "Hdd")}); s.on(settings, ok) },

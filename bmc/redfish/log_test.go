@@ -56,7 +56,8 @@ func (s *scripted) pages(uri string, all []object, size int, skip bool) {
 		case skip:
 			s.change(path, object{"Members": all[len(all)-limit:], "Members@odata.count": len(all)})
 		default:
-			s.change(path, s.resources[uri])
+			// It knows $top, and ignores $skip.
+			s.change(path, object{"Members": all[:limit], "Members@odata.count": len(all)})
 		}
 	}
 }

@@ -71,6 +71,15 @@ func TestSessionIsRenewedOnce(t *testing.T) {
 	if s.logins != 3 {
 		t.Errorf("%d logins, want 3", s.logins)
 	}
+	// Once a call, and not once a request.
+	s = script(t).withSessions()
+	m = s.open()
+	s.forget()
+	s.on("POST "+resetPath, unauthorized)
+	wantKind(t, m.Do(t.Context(), bmc.ActionForceOff), bmc.Auth, "401")
+	if s.logins != 2 || len(s.writes()) != 1 {
+		t.Errorf("%d logins and %d actions, want 2 and 1", s.logins, len(s.writes()))
+	}
 }
 
 // A password that has changed is tried once: BMCs lock accounts.
@@ -164,6 +173,16 @@ func TestSessionsThatDoNotWork(t *testing.T) {
 	s.on("POST /redfish/v1/SessionService/Sessions", reply{status: 405})
 	if power, err := s.open().Power(t.Context()); err != nil || power != bmc.PowerOn {
 		t.Errorf("got %s, %v", power, err)
+	}
+	// They stop working, after a change of the BMC's firmware.
+	s = script(t).withSessions()
+	m := s.open()
+	s.mu.Lock()
+	s.sessions = false
+	s.mu.Unlock()
+	s.on("POST /redfish/v1/SessionService/Sessions", reply{status: 405})
+	if power, err := m.Power(t.Context()); err != nil || power != bmc.PowerOn {
+		t.Errorf("after a change: got %s, %v", power, err)
 	}
 }
 

@@ -80,7 +80,7 @@ func TestTask(t *testing.T) {
 			"", "",
 			[]time.Duration{second, second, 4 * second},
 		},
-		"sick for good": {accepted, []reply{{status: 500}}, bmc.Unknown, "has not ended", nil},
+		"sick for good": {accepted, []reply{{status: 500}}, bmc.Unknown, "has not ended", []time.Duration{second, second, second}},
 	}
 	for name, c := range cases {
 		s := script(t)
@@ -100,6 +100,9 @@ func TestTask(t *testing.T) {
 		}
 		if n := len(s.writes()); n != 1 {
 			t.Errorf("%s: sent %d times, want once", name, n)
+		}
+		if looked := s.count(get) > 0; looked != (c.monitor != nil) {
+			t.Errorf("%s: the monitor was read: %v", name, looked)
 		}
 	}
 }
@@ -153,8 +156,12 @@ func TestPauseEndsWithContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
+	began := time.Now()
 	err = m.Do(ctx, bmc.ActionForceOff)
 	wantKind(t, err, bmc.Unknown)
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want an error that is context.DeadlineExceeded", err)
 	}
