@@ -104,11 +104,11 @@ func identityFaults() []Fault {
 func swapped(uuid string) string {
 	fields := strings.Split(uuid, "-")
 	for i := range min(3, len(fields)) {
-		var reversed string
+		var reversed strings.Builder
 		for j := len(fields[i]); j >= 2; j -= 2 {
-			reversed += fields[i][j-2 : j]
+			reversed.WriteString(fields[i][j-2 : j])
 		}
-		fields[i] = reversed
+		fields[i] = reversed.String()
 	}
 
 	return strings.Join(fields, "-")

@@ -162,9 +162,9 @@ func (o *operation) note(err error) {
 func reset(seen bmc.Observation, sent []bmc.Sent, now time.Time) (bmc.Step, error) {
 	var step bmc.Step
 	if len(sent) == 0 {
-		step = bmc.FirstStep(seen)
+		step = bmc.IntentRestart.First(seen)
 	} else {
-		step = bmc.NextStep(seen, sent[len(sent)-1], bmc.Limits{}, now)
+		step = bmc.IntentRestart.Next(seen, sent[len(sent)-1], bmc.Limits{}, now)
 	}
 	switch step.Verb {
 	case bmc.Blocked:

@@ -44,6 +44,15 @@ type play struct {
 	except func(simulator.Profile) []bmc.Kind
 }
 
+// outcomes are those that are right.
+func (p play) outcomes() []bmc.Kind {
+	if len(p.ends) == 0 {
+		return []bmc.Kind{succeeds}
+	}
+
+	return p.ends
+}
+
 // outcome is what came of a play.
 type outcome struct {
 	kind    bmc.Kind
@@ -88,7 +97,7 @@ func perform(ctx context.Context, p play, profile simulator.Profile) outcome {
 		}
 		inject = func() error { return nil }
 	}
-	result.err, result.all = operations()[p.does](ctx, w, inject)
+	result.all, result.err = operations()[p.does](ctx, w, inject)
 	result.kind, result.took = kindOf(result.err), time.Since(began)
 	result.problem = judge(p, profile, &result)
 
@@ -99,14 +108,11 @@ func judge(p play, profile simulator.Profile, got *outcome) []string {
 	var problems []string
 	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	w := got.world
-	want := p.ends
+	want := p.outcomes()
 	if p.except != nil {
 		if other := p.except(profile); other != nil {
 			want = other
 		}
-	}
-	if len(want) == 0 {
-		want = []bmc.Kind{succeeds}
 	}
 	if !slices.Contains(want, got.kind) {
 		say("ends with %q (%v), want one of %q", got.kind, got.err, want)
@@ -153,7 +159,7 @@ func judge(p play, profile simulator.Profile, got *outcome) []string {
 // maxTime bounds one play, in real time on a busy machine.
 const maxTime = 90 * time.Second
 
-type does = func(ctx context.Context, w *world, inject func() error) (error, []error)
+type does = func(ctx context.Context, w *world, inject func() error) (all []error, err error)
 
 // operations are what a play can do, by name.
 func operations() map[string]does {
@@ -188,43 +194,44 @@ func operations() map[string]does {
 }
 
 func openOnly(address func(*world) string) does {
-	return func(ctx context.Context, w *world, inject func() error) (error, []error) {
+	return func(ctx context.Context, w *world, inject func() error) ([]error, error) {
 		if err := inject(); err != nil {
-			return err, nil
+			return nil, err
 		}
-		var err error
-		if w.options, err = w.optionsFor(address(w)); err != nil {
-			return err, nil
+		options, err := w.optionsFor(address(w))
+		if err != nil {
+			return nil, err
 		}
+		w.options = options
 		m, err := w.open(ctx)
 		if err != nil {
-			return err, nil
+			return nil, err
 		}
 
-		return nil, []error{m.Close(ctx)}
+		return []error{m.Close(ctx)}, nil
 	}
 }
 
 // withMachine opens, injects the fault, and does something.
 func withMachine(do func(context.Context, *world, bmc.Machine) error) does {
-	return func(ctx context.Context, w *world, inject func() error) (error, []error) {
+	return func(ctx context.Context, w *world, inject func() error) ([]error, error) {
 		m, err := w.open(ctx)
 		if err != nil {
-			return err, nil
+			return nil, err
 		}
 		if err := inject(); err != nil {
-			return err, nil
+			return nil, err
 		}
 		bounded, cancel := context.WithTimeout(ctx, maxTime)
 		defer cancel()
 		err = do(bounded, w, m)
 
-		return err, []error{m.Close(ctx)}
+		return []error{m.Close(ctx)}, err
 	}
 }
 
 func operate(decide decider) does {
-	return func(ctx context.Context, w *world, inject func() error) (error, []error) {
+	return func(ctx context.Context, w *world, inject func() error) ([]error, error) {
 		o := &operation{place: w, decide: decide, poll: poll}
 		// Connected before the fault, as a cached session is.
 		m, err := w.open(ctx)
@@ -234,28 +241,28 @@ func operate(decide decider) does {
 			o.note(err)
 		}
 		if err := inject(); err != nil {
-			return err, nil
+			return nil, err
 		}
 		err = o.run(ctx)
 		o.close(ctx)
 
-		return err, o.errors
+		return o.errors, err
 	}
 }
 
-func onThenOff(ctx context.Context, w *world, inject func() error) (error, []error) {
+func onThenOff(ctx context.Context, w *world, inject func() error) ([]error, error) {
 	w.bmc.Simulator.Change(w.id, func(s *simulator.State) { s.Power = "Off" })
-	err, all := operate(reach(bmc.ActionOn, bmc.PowerOn))(ctx, w, inject)
+	all, err := operate(reach(bmc.ActionOn, bmc.PowerOn))(ctx, w, inject)
 	if err != nil {
-		return err, all
+		return all, err
 	}
-	err, more := operate(reach(bmc.ActionForceOff, bmc.PowerOff))(ctx, w, func() error { return nil })
+	more, err := operate(reach(bmc.ActionForceOff, bmc.PowerOff))(ctx, w, func() error { return nil })
 
-	return err, append(all, more...)
+	return append(all, more...), err
 }
 
 // offRace lets the machine go off by itself between the last read and the action.
-func offRace(ctx context.Context, w *world, inject func() error) (error, []error) {
+func offRace(ctx context.Context, w *world, inject func() error) ([]error, error) {
 	decide := reach(bmc.ActionForceOff, bmc.PowerOff)
 
 	return operate(func(seen bmc.Observation, sent []bmc.Sent, now time.Time) (bmc.Step, error) {

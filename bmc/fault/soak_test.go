@@ -55,7 +55,7 @@ func flagValue[T any](t *testing.T, name string) T {
 
 // soaked is one simulated BMC of the soak, with its cached connection.
 type soaked struct {
-	ctx     context.Context //nolint:containedctx // bounds the pauses of a run
+	ended   <-chan struct{} // of the run
 	bmc     *fault.BMC
 	options bmc.Options
 	id      string
@@ -75,7 +75,7 @@ func (s *soaked) wait(d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.ctx.Done():
+	case <-s.ended:
 	}
 }
 
@@ -108,10 +108,12 @@ type figures struct {
 	mu            sync.Mutex
 	clean, faulty []time.Duration // of an operation, less the BMC's latency
 	polls, failed atomic.Int64
-	problems      []string
+	// limit is what the 95th percentile of clean may be.
+	limit    time.Duration
+	problems []string
 }
 
-func (f *figures) say(format string, args ...any) {
+func (f *figures) sayf(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.problems = append(f.problems, fmt.Sprintf(format, args...))
@@ -132,7 +134,7 @@ func (f *figures) operate(ctx context.Context, s *soaked) {
 	if !clean {
 		kinds := soakFaults()
 		if err := s.bmc.Inject(kinds[rand.IntN(len(kinds))]); err != nil {
-			f.say("%v", err)
+			f.sayf("%v", err)
 		}
 	}
 	before := s.bmc.Simulator.Accepted(s.id)
@@ -145,13 +147,13 @@ func (f *figures) operate(ctx context.Context, s *soaked) {
 	}
 	for kind, count := range s.bmc.Simulator.Accepted(s.id) {
 		if count-before[kind] > 1 || count > before[kind] && kind != string(action) {
-			f.say("BMC %s accepted %d x %s for one %s", s.options.Address.Host, count-before[kind], kind, action)
+			f.sayf("BMC %s accepted %d x %s for one %s", s.options.Address.Host, count-before[kind], kind, action)
 		}
 	}
 	s.bmc.Proxy.Heal()
 	for _, each := range append(o.errors, err) {
 		if found := secret(each); found != "" {
-			f.say("an error holds a credential: %s", found)
+			f.sayf("an error holds a credential: %s", found)
 		}
 	}
 	f.mu.Lock()
@@ -166,18 +168,26 @@ func (f *figures) operate(ctx context.Context, s *soaked) {
 	}
 }
 
+// TestSoak is not parallel: it measures.
 func TestSoak(t *testing.T) {
-	t.Parallel()
 	count, operations := flagValue[int](t, flagBMCs), flagValue[int](t, flagOperations)
-	ctx, cancel := context.WithTimeout(t.Context(), flagValue[time.Duration](t, flagSoak))
-	defer cancel()
-	all := startSoak(ctx, t, count)
+	duration := flagValue[time.Duration](t, flagSoak)
+	all := startSoak(t, count)
 	goroutines, heap := resources()
 	openAll(t, all)
 	t.Logf("connected: %.0f goroutines and %.1f MiB of memory per 1,000 BMCs",
 		perThousand(float64(runtime.NumGoroutine()-goroutines), count), perThousand(inUse()-heap, count))
 
-	f := &figures{}
+	ctx, cancel := context.WithTimeout(t.Context(), duration)
+	defer cancel()
+	f := &figures{limit: slack}
+	if duration < time.Minute {
+		// A short run has few operations, and a busy machine spoils them.
+		f.limit = 5 * slack
+	}
+	for _, s := range all {
+		s.ended = ctx.Done()
+	}
 	var running sync.WaitGroup
 	running.Go(func() { pollAll(ctx, f, all) })
 	for range operations {
@@ -193,7 +203,7 @@ func TestSoak(t *testing.T) {
 	finish(t, all)
 }
 
-func startSoak(ctx context.Context, t *testing.T, count int) []*soaked {
+func startSoak(t *testing.T, count int) []*soaked {
 	t.Helper()
 	all := make([]*soaked, 0, count)
 	locks := &bmc.Locks{}
@@ -216,7 +226,7 @@ func startSoak(ctx context.Context, t *testing.T, count int) []*soaked {
 		}
 		id := b.IDs()[0]
 		all = append(all, &soaked{
-			ctx: ctx, bmc: b, id: id, latency: profile.Reset.Latency, locks: locks, options: bmc.Options{
+			bmc: b, id: id, latency: profile.Reset.Latency, locks: locks, options: bmc.Options{
 				Address: address, CA: b.Endpoint.CA(), UUID: b.Simulator.State(id).UUID,
 				Credentials: bmc.Credentials{Username: user, Password: password},
 			},
@@ -329,8 +339,8 @@ func report(t *testing.T, f *figures, memory []float64) {
 	if len(f.clean) == 0 {
 		t.Error("no operation ended; give -soak more time")
 	}
-	if p95 > slack {
-		t.Errorf("p95 of operations less latency is %s, want at most %s", p95, slack)
+	if p95 > f.limit {
+		t.Errorf("p95 of operations less latency is %s, want at most %s", p95, f.limit)
 	}
 	// The simulators keep every act, so that a little is due.
 	if n := len(memory); n > 4 && memory[n-1] > memory[n/4]*1.5+16 {

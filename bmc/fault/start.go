@@ -3,10 +3,11 @@ package fault
 import (
 	"net/http"
 
+	"k8s.io/utils/clock"
+
 	"github.com/stayput-dev/stayput/bmc/fault/endpoint"
 	"github.com/stayput-dev/stayput/bmc/fault/proxy"
 	"github.com/stayput-dev/stayput/bmc/fault/simulator"
-	"k8s.io/utils/clock"
 )
 
 // Options of a BMC.

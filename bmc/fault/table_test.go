@@ -10,7 +10,9 @@ import (
 
 func kinds(of ...bmc.Kind) []bmc.Kind { return of }
 
-func none() map[string]int { return map[string]int{"ForceOff": 0, "ForceRestart": 0, "On": 0, "Boot": 0, "Insert": 0} }
+func none() map[string]int {
+	return map[string]int{"ForceOff": 0, "ForceRestart": 0, "On": 0, "Boot": 0, "Insert": 0}
+}
 
 // plays is the table: every fault with an operation that makes sense for it.
 func plays() []play {

@@ -40,8 +40,8 @@ type Server struct {
 	resets      int
 	accepted    int
 	closed      bool
-	listener    net.Listener         // nil while down
-	reserved    int                  // the socket that keeps the port while down; 0: none
+	listener    net.Listener // nil while down
+	reserved    int          // the socket that keeps the port while down; 0: none
 	open        map[net.Conn]struct{}
 }
 

@@ -49,8 +49,14 @@ func serve(t *testing.T, p *proxy.Proxy) string {
 	return server.URL()
 }
 
+// reply is an answer whose body has been read.
+type reply struct {
+	status int
+	header http.Header
+}
+
 // ask posts and reads the whole answer; the time is bounded.
-func ask(t *testing.T, where string, timeout time.Duration) (*http.Response, string, error) {
+func ask(t *testing.T, where string, timeout time.Duration) (*reply, string, error) {
 	t.Helper()
 	client := http.Client{
 		Timeout:       timeout,
@@ -69,11 +75,12 @@ func ask(t *testing.T, where string, timeout time.Duration) (*http.Response, str
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
 
-	return response, string(body), err
+	return &reply{status: response.StatusCode, header: response.Header}, string(body), err
 }
 
 const long = 10 * time.Second
 
+//nolint:gocyclo // a table of checks
 func TestEffects(t *testing.T) {
 	t.Parallel()
 	timedOut := func(err error) bool {
@@ -85,106 +92,126 @@ func TestEffects(t *testing.T) {
 		rule    proxy.Rule
 		timeout time.Duration
 		reached int32
-		check   func(*http.Response, string, error) bool
+		check   func(*reply, string, error) bool
 	}{
-		"none": {proxy.Rule{Method: "GET"}, long, 1, func(r *http.Response, body string, err error) bool {
-			return err == nil && body == truth && r.StatusCode == 202 && r.Header.Get("X-Got") == "question"
+		"none": {proxy.Rule{Method: "GET"}, long, 1, func(r *reply, body string, err error) bool {
+			return err == nil && body == truth && r.status == http.StatusAccepted && r.header.Get("X-Got") == "question"
 		}},
-		"then the truth": {proxy.Rule{Apply: true}, long, 1, func(r *http.Response, body string, err error) bool {
-			return err == nil && body == truth && r.StatusCode == 202 && r.Header.Get("X-Got") == "question"
+		"then the truth": {proxy.Rule{Apply: true}, long, 1, func(r *reply, body string, err error) bool {
+			return err == nil && body == truth && r.status == http.StatusAccepted && r.header.Get("X-Got") == "question"
 		}},
 		"answer": {
-			proxy.Rule{Effect: proxy.Answer(503, http.Header{"Retry-After": {"7"}}, "busy")}, long, 0,
-			func(r *http.Response, body string, err error) bool {
-				return err == nil && body == "busy" && r.StatusCode == 503 && r.Header.Get("Retry-After") == "7"
+			proxy.Rule{Effect: proxy.Answer(http.StatusServiceUnavailable, http.Header{"Retry-After": {"7"}}, "busy")},
+			long, 0,
+			func(r *reply, body string, err error) bool {
+				return err == nil && body == "busy" && r.status == http.StatusServiceUnavailable && r.header.Get("Retry-After") == "7"
 			},
 		},
 		"refuse": {
-			proxy.Rule{Effect: proxy.Refuse(409, "Base.1.12.Conflict", "no")}, long, 0,
-			func(r *http.Response, body string, _ error) bool {
-				return r.StatusCode == 409 && strings.Contains(body, `"MessageId":"Base.1.12.Conflict"`)
+			proxy.Rule{Effect: proxy.Refuse(http.StatusConflict, "Base.1.12.Conflict", "no")},
+			long, 0,
+			func(r *reply, body string, _ error) bool {
+				return r.status == http.StatusConflict && strings.Contains(body, `"MessageId":"Base.1.12.Conflict"`)
 			},
 		},
 		"answer after applying": {
-			proxy.Rule{Apply: true, Effect: proxy.Answer(500, nil, "")}, long, 1,
-			func(r *http.Response, _ string, _ error) bool { return r.StatusCode == 500 },
+			proxy.Rule{Apply: true, Effect: proxy.Answer(http.StatusInternalServerError, nil, "")},
+			long, 1,
+			func(r *reply, _ string, _ error) bool { return r.status == http.StatusInternalServerError },
 		},
 		"hang": {
-			proxy.Rule{Apply: true, Effect: proxy.Hang()}, 200 * time.Millisecond, 1,
-			func(_ *http.Response, _ string, err error) bool { return timedOut(err) },
+			proxy.Rule{Apply: true, Effect: proxy.Hang()},
+			200 * time.Millisecond, 1,
+			func(_ *reply, _ string, err error) bool { return timedOut(err) },
 		},
-		"drop": {proxy.Rule{Effect: proxy.Drop()}, long, 0, func(_ *http.Response, _ string, err error) bool {
+		"drop": {proxy.Rule{Effect: proxy.Drop()}, long, 0, func(_ *reply, _ string, err error) bool {
 			return errors.Is(err, io.EOF)
 		}},
 		"reset": {
-			proxy.Rule{Apply: true, Effect: proxy.Reset()}, long, 1,
-			func(_ *http.Response, _ string, err error) bool { return errors.Is(err, syscall.ECONNRESET) },
+			proxy.Rule{Apply: true, Effect: proxy.Reset()},
+			long, 1,
+			func(_ *reply, _ string, err error) bool { return errors.Is(err, syscall.ECONNRESET) },
 		},
 		"truncate": {
-			proxy.Rule{Apply: true, Effect: proxy.Truncate()}, long, 1,
-			func(_ *http.Response, body string, err error) bool { return err == nil && body == truth[:len(truth)/2] },
+			proxy.Rule{Apply: true, Effect: proxy.Truncate()},
+			long, 1,
+			func(_ *reply, body string, err error) bool { return err == nil && body == truth[:len(truth)/2] },
 		},
 		"break off": {
-			proxy.Rule{Apply: true, Effect: proxy.BreakOff()}, long, 1,
-			func(_ *http.Response, body string, err error) bool {
+			proxy.Rule{Apply: true, Effect: proxy.BreakOff()},
+			long, 1,
+			func(_ *reply, body string, err error) bool {
 				return errors.Is(err, io.ErrUnexpectedEOF) && body == truth[:len(truth)/2]
 			},
 		},
 		"slow headers": {
-			proxy.Rule{Effect: proxy.SlowHeaders(10 * time.Millisecond)}, 200 * time.Millisecond, 0,
-			func(r *http.Response, _ string, err error) bool { return r == nil && timedOut(err) },
+			proxy.Rule{Effect: proxy.SlowHeaders(10 * time.Millisecond)},
+			200 * time.Millisecond, 0,
+			func(r *reply, _ string, err error) bool { return r == nil && timedOut(err) },
 		},
 		"slow body": {
-			proxy.Rule{Apply: true, Effect: proxy.SlowBody(30 * time.Millisecond)}, 250 * time.Millisecond, 1,
-			func(r *http.Response, body string, err error) bool {
+			proxy.Rule{Apply: true, Effect: proxy.SlowBody(30 * time.Millisecond)},
+			250 * time.Millisecond, 1,
+			func(r *reply, body string, err error) bool {
 				return r != nil && timedOut(err) && body != truth && strings.HasPrefix(truth, body)
 			},
 		},
 		"slow body that ends": {
-			proxy.Rule{Apply: true, Effect: proxy.SlowBody(time.Millisecond)}, long, 1,
-			func(_ *http.Response, body string, err error) bool { return err == nil && body == truth },
+			proxy.Rule{Apply: true, Effect: proxy.SlowBody(time.Millisecond)},
+			long, 1,
+			func(_ *reply, body string, err error) bool { return err == nil && body == truth },
 		},
 		"huge": {
-			proxy.Rule{Apply: true, Effect: proxy.Huge(1 << 20)}, long, 1,
-			func(_ *http.Response, body string, err error) bool {
+			proxy.Rule{Apply: true, Effect: proxy.Huge(1 << 20)},
+			long, 1,
+			func(_ *reply, body string, err error) bool {
 				return err == nil && len(body) > 1<<20 && strings.HasSuffix(body, strings.TrimPrefix(truth, "{"))
 			},
 		},
 		"endless": {
-			proxy.Rule{Effect: proxy.Endless()}, long, 0,
-			func(_ *http.Response, body string, _ error) bool { return len(body) == 4<<20 },
+			proxy.Rule{Effect: proxy.Endless()},
+			long, 0,
+			func(_ *reply, body string, _ error) bool { return len(body) == 4<<20 },
 		},
 		"gzip": {
-			proxy.Rule{Apply: true, Effect: proxy.Gzip()}, long, 1,
-			func(r *http.Response, body string, _ error) bool {
+			proxy.Rule{Apply: true, Effect: proxy.Gzip()},
+			long, 1,
+			func(r *reply, body string, _ error) bool {
 				unpacked, err := gzip.NewReader(bytes.NewReader([]byte(body)))
 				if err != nil {
 					return false
 				}
 				plain, err := io.ReadAll(unpacked)
 
-				return err == nil && string(plain) == truth && r.Header.Get("ETag") == `"abc-gzip"`
+				return err == nil && string(plain) == truth && r.header.Get("ETag") == `"abc-gzip"`
 			},
 		},
 		"edit": {
-			proxy.Rule{Apply: true, Effect: proxy.Edit(func(o map[string]any) { o["PowerState"] = nil })}, long, 1,
-			func(_ *http.Response, body string, _ error) bool { return body == `{"Id":"1","PowerState":null}` },
+			proxy.Rule{Apply: true, Effect: proxy.Edit(func(o map[string]any) { o["PowerState"] = nil })},
+			long, 1,
+			func(_ *reply, body string, _ error) bool { return body == `{"Id":"1","PowerState":null}` },
 		},
 		"status": {
-			proxy.Rule{Apply: true, Effect: proxy.Status(418)}, long, 1,
-			func(r *http.Response, body string, _ error) bool { return r.StatusCode == 418 && body == truth },
+			proxy.Rule{Apply: true, Effect: proxy.Status(http.StatusTeapot)},
+			long, 1,
+			func(r *reply, body string, _ error) bool { return r.status == http.StatusTeapot && body == truth },
 		},
 		"redirect": {
-			proxy.Rule{Effect: proxy.Redirect(307, "http://127.0.0.1:1")}, long, 0,
-			func(r *http.Response, _ string, _ error) bool { return r.Header.Get("Location") == "http://127.0.0.1:1/a/b" },
+			proxy.Rule{Effect: proxy.Redirect(307, "http://127.0.0.1:1")},
+			long, 0,
+			func(r *reply, _ string, _ error) bool {
+				return r.header.Get("Location") == "http://127.0.0.1:1/a/b"
+			},
 		},
 		"redirect to itself": {
-			proxy.Rule{Effect: proxy.Redirect(307, "")}, long, 0,
-			func(r *http.Response, _ string, _ error) bool { return r.Header.Get("Location") == "/a/b?again" },
+			proxy.Rule{Effect: proxy.Redirect(307, "")},
+			long, 0,
+			func(r *reply, _ string, _ error) bool { return r.header.Get("Location") == "/a/b?again" },
 		},
 		"echo": {
-			proxy.Rule{Effect: proxy.Echo(400)}, long, 0,
-			func(_ *http.Response, body string, _ error) bool {
+			proxy.Rule{Effect: proxy.Echo(400)},
+			long, 0,
+			func(_ *reply, body string, _ error) bool {
 				return strings.Contains(body, "admin:secret") && strings.Contains(body, "question")
 			},
 		},
@@ -218,7 +245,7 @@ func TestRulesSelect(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		return response.StatusCode
+		return response.status
 	}
 	then := 0
 	p.Inject(
@@ -273,7 +300,7 @@ func TestInFrontOfAURL(t *testing.T) {
 	p := proxy.To(target, server.Client().Transport)
 	where := serve(t, p)
 	response, body, err := ask(t, where+"/a", long)
-	if err != nil || body != truth || response.Header.Get("X-Got") != "question" {
+	if err != nil || body != truth || response.header.Get("X-Got") != "question" {
 		t.Fatalf("got %+v, %q, %v", response, body, err)
 	}
 	p.Inject(proxy.Rule{Apply: true, Effect: proxy.Drop()})

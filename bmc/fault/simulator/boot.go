@@ -98,42 +98,48 @@ func (b *BMC) patchBoot(r *http.Request, s *system, at Place) *answer {
 	return done(http.StatusNoContent)
 }
 
+// refuseBoot is nil for a write that is accepted.
 func (b *BMC) refuseBoot(s *system, at Place, want wantedBoot) *answer {
 	rules := b.profile.Boot
-	bad := func(id, property string) *answer {
-		return b.refuse(http.StatusBadRequest, id, "The property "+property+" cannot be set so.")
+	target, enabled, mode := value(want.target), value(want.enabled), value(want.mode)
+	for _, refusal := range []struct {
+		applies      bool
+		id, property string
+	}{
+		{rules.At != at, "PropertyNotWritable", "Boot"},
+		{target == "" && enabled == "" && mode == "", "PropertyMissing", "Boot"},
+		{target != "" && !slices.Contains(rules.Targets, target), "PropertyValueNotInList", "BootSourceOverrideTarget"},
+		{mode != "" && rules.Mode == ModeReadOnly, "PropertyNotWritable", "BootSourceOverrideMode"},
+		{mode != "" && rules.Mode == ModeAbsent, "PropertyUnknown", "BootSourceOverrideMode"},
+		{rules.Full && (mode == "" || enabled == "" || target == ""), "PropertyMissing", "BootSourceOverrideMode"},
+		{rules.Minimal && (mode != "" || want.others > 0), "PropertyNotWritable", "BootSourceOverrideMode"},
+		{enabled == "Continuous" && !rules.Continuous, "PropertyValueNotInList", "BootSourceOverrideEnabled"},
+		{rules.EqualRefused && enabled == s.Boot.Enabled, "PropertyValueConflict", "BootSourceOverrideEnabled"},
+	} {
+		if refusal.applies {
+			return b.refuse(http.StatusBadRequest, "Base.1.12."+refusal.id, "The property "+refusal.property+" cannot be set so.")
+		}
 	}
-	switch {
-	case rules.At != at:
-		return bad("Base.1.12.PropertyNotWritable", "Boot")
-	case want.target == nil && want.enabled == nil && want.mode == nil:
-		return bad("Base.1.12.PropertyMissing", "Boot")
-	case want.target != nil && !slices.Contains(rules.Targets, *want.target):
-		return bad("Base.1.12.PropertyValueNotInList", "BootSourceOverrideTarget")
-	case want.mode != nil && rules.Mode == ModeReadOnly:
-		return bad("Base.1.12.PropertyNotWritable", "BootSourceOverrideMode")
-	case want.mode != nil && rules.Mode == ModeAbsent:
-		return bad("Base.1.12.PropertyUnknown", "BootSourceOverrideMode")
-	case rules.Full && (want.mode == nil || want.enabled == nil || want.target == nil):
-		return bad("Base.1.12.PropertyMissing", "BootSourceOverrideMode")
-	case rules.Minimal && (want.mode != nil || want.others > 0):
-		return bad("Base.1.12.PropertyNotWritable", "BootSourceOverrideMode")
-	case want.enabled != nil && *want.enabled == "Continuous" && !rules.Continuous:
-		return bad("Base.1.12.PropertyValueNotInList", "BootSourceOverrideEnabled")
-	case want.enabled != nil && rules.EqualRefused && *want.enabled == s.Boot.Enabled:
-		return bad("Base.1.12.PropertyValueConflict", "BootSourceOverrideEnabled")
-	default:
-		return nil
+
+	return nil
+}
+
+// value is "" for a property that was not sent.
+func value(property *string) string {
+	if property == nil {
+		return ""
 	}
+
+	return *property
 }
 
 // keepBoot makes what was written true.
 func (b *BMC) keepBoot(s *system, at Place, want wantedBoot) {
 	rules := b.profile.Boot
 	next := s.Boot
-	set := func(property *string, value *string) {
-		if value != nil {
-			*property = *value
+	set := func(property, sent *string) {
+		if sent != nil {
+			*property = *sent
 		}
 	}
 	set(&next.Target, want.target)

@@ -3,7 +3,7 @@
 //
 //	b := simulator.New(simulator.Options{Profile: simulator.IDRAC10(), Username: "admin", Password: "…", Clock: clock})
 //	server, err := endpoint.Start(endpoint.Options{Handler: b, TLS: true})
-//	b.Change(id, func(s *simulator.State) { s.Shown = simulator.Text("On") }) // a stale reading
+//	b.Change(id, func(s *simulator.State) { s.Shown = new("On") }) // a stale reading
 //	b.Configure(func(p *simulator.Profile) { p.Boot.Continuous = false })      // another firmware
 //	b.Acts()                                                                   // what was asked of it, and its answers
 //

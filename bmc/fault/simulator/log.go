@@ -38,7 +38,7 @@ func (b *BMC) logArea(r *http.Request, owner string, rest []string) *answer {
 
 // entries is a page of the log: $skip and $top choose, as the next link does.
 func (b *BMC) entries(r *http.Request, path string) object {
-	members := []any{}
+	members := make([]any, 0, len(b.options.Log))
 	for i, entry := range b.options.Log {
 		id := itoa(i + 1)
 		members = append(members, object{

@@ -9,7 +9,7 @@ import (
 func (b *BMC) mediaArea(r *http.Request, s *system, owner string, rest []string) *answer {
 	base := owner + "/VirtualMedia"
 	if len(rest) == 0 {
-		members := []any{}
+		members := make([]any, 0, len(b.profile.Media.Slots))
 		for _, slot := range b.profile.Media.Slots {
 			members = append(members, link(base+"/"+slot.ID))
 		}
@@ -20,18 +20,22 @@ func (b *BMC) mediaArea(r *http.Request, s *system, owner string, rest []string)
 	if at < 0 {
 		return b.missing()
 	}
-	slot := b.profile.Media.Slots[at]
-	switch path := strings.Join(rest[1:], "/"); {
-	case path == "" && r.Method == http.MethodGet:
-		a := show(b.describeSlot(s, slot, base+"/"+slot.ID))
+
+	return b.serveSlot(r, s, b.profile.Media.Slots[at], base+"/"+rest[0], strings.Join(rest[1:], "/"))
+}
+
+func (b *BMC) serveSlot(r *http.Request, s *system, slot Slot, self, path string) *answer {
+	switch call := r.Method + " " + path; {
+	case call == "GET ":
+		a := show(b.describeSlot(s, slot, self))
 		b.tag(a, s)
 
 		return a
-	case path == "" && r.Method == http.MethodPatch && slot.Insert == ByPatch:
+	case call == "PATCH " && slot.Insert == ByPatch:
 		return b.patchSlot(r, s, slot)
-	case path == "Actions/VirtualMedia.InsertMedia" && r.Method == http.MethodPost && slot.hasActions():
+	case call == "POST Actions/VirtualMedia.InsertMedia" && slot.hasActions():
 		return b.insert(r, s, slot)
-	case path == "Actions/VirtualMedia.EjectMedia" && r.Method == http.MethodPost && slot.hasActions():
+	case call == "POST Actions/VirtualMedia.EjectMedia" && slot.hasActions():
 		return b.eject(r, s, slot)
 	default:
 		return b.notAllowed()
@@ -83,35 +87,40 @@ func (b *BMC) insert(r *http.Request, s *system, slot Slot) *answer {
 	return done(http.StatusNoContent)
 }
 
+// refuseInsert is nil for an insert that is accepted.
 func (b *BMC) refuseInsert(s *system, slot Slot, body object) *answer {
 	rules := b.profile.Media
-	image, _ := body["Image"].(string)
 	_, occupied := s.Images[slot.ID]
 	ejected, wasEjected := s.ejected[slot.ID]
-	bad := func(id, name string) *answer {
-		return b.refuse(http.StatusBadRequest, "Base.1.12."+id, "The parameter "+name+" is missing or not allowed.")
+	lacks := func(name string) bool { return body[name] == nil }
+	parameter := func(name string) string { return "The parameter " + name + " is missing or not allowed." }
+	const missing, unknown = "Base.1.12.ActionParameterMissing", "Base.1.12.ActionParameterUnknown"
+	for _, refusal := range []struct {
+		applies     bool
+		status      int
+		id, message string
+	}{
+		{slot.Insert == Refused405, http.StatusMethodNotAllowed, "Base.1.12.OperationNotAllowed", "The HTTP method is not allowed."},
+		{slot.Insert == Refused400, http.StatusBadRequest, "Base.1.12.GeneralError", "The slot is used by the console."},
+		{lacks("Image"), http.StatusBadRequest, missing, parameter("Image")},
+		{
+			rules.ReadOnlyFlags && (!lacks("Inserted") || !lacks("WriteProtected")),
+			http.StatusBadRequest, unknown, parameter("Inserted"),
+		},
+		{rules.TransferProtocol && lacks("TransferProtocolType"), http.StatusBadRequest, missing, parameter("TransferProtocolType")},
+		{rules.Credentials && (lacks("UserName") || lacks("Password")), http.StatusBadRequest, missing, parameter("UserName")},
+		{occupied && rules.Occupied != 0, rules.Occupied, b.profile.Prefix + "VRM0012", "The virtual media is connected already."},
+		{
+			wasEjected && b.clock.Since(ejected) < rules.Ejecting,
+			http.StatusInternalServerError, b.profile.Prefix + "VRM0021", "The virtual media is being disconnected.",
+		},
+	} {
+		if refusal.applies {
+			return b.refuse(refusal.status, refusal.id, refusal.message)
+		}
 	}
-	has := func(name string) bool { return body[name] != nil }
-	switch {
-	case slot.Insert == Refused405:
-		return b.notAllowed()
-	case slot.Insert == Refused400:
-		return b.refuse(http.StatusBadRequest, "Base.1.12.GeneralError", "The slot is used by the console.")
-	case image == "":
-		return bad("ActionParameterMissing", "Image")
-	case rules.ReadOnlyFlags && (has("Inserted") || has("WriteProtected")):
-		return bad("ActionParameterUnknown", "Inserted")
-	case rules.TransferProtocol && !has("TransferProtocolType"):
-		return bad("ActionParameterMissing", "TransferProtocolType")
-	case rules.Credentials && (!has("UserName") || !has("Password")):
-		return bad("ActionParameterMissing", "UserName")
-	case occupied && rules.Occupied != 0:
-		return b.refuse(rules.Occupied, b.profile.Prefix+"VRM0012", "The virtual media is connected already.")
-	case wasEjected && b.clock.Since(ejected) < rules.Ejecting:
-		return b.refuse(http.StatusInternalServerError, b.profile.Prefix+"VRM0021", "The virtual media is being disconnected.")
-	default:
-		return nil
-	}
+
+	return nil
 }
 
 func (b *BMC) eject(r *http.Request, s *system, slot Slot) *answer {

@@ -73,52 +73,50 @@ func (s *system) isAlready(kind string) bool {
 	}
 }
 
+// never is later than any test.
+const never = 100 * 365 * 24 * time.Hour
+
 // follow plans what a request does, and tells whether that is anything. A request in place of another that is not yet
 // true is lost when it asks for the power that still is, as with sushy-tools' fake driver.
 func (s *system) follow(rules ResetRules, kind string, now time.Time) bool {
 	at := now.Add(rules.Latency)
 	if rules.Stuck {
-		// No change comes true.
-		at = now.Add(100 * 365 * 24 * time.Hour)
+		at = now.Add(never)
 	}
-	later := at.Add(rules.Latency)
+	isOn := s.Power == powerOn
 	off, on := change{at: at, to: powerOff}, change{at: at, to: powerOn, boot: true}
-	switch kind {
-	case "On", "ForceOn":
-		return s.plan(s.Power == powerOff, on)
-	case "ForceOff":
-		return s.plan(s.Power == powerOn, off)
-	case "PushPowerButton":
-		if s.Power == powerOn {
-			return s.plan(!rules.DeafOS, off)
-		}
-
-		return s.plan(true, on)
-	case "GracefulShutdown":
+	switch {
+	case kind == "ForceRestart" || kind == "PowerCycle":
+		return s.restart(rules, kind, off, on)
+	case kind == "GracefulRestart":
+		return s.plan(!rules.DeafOS || !isOn, on)
+	case kind == "GracefulShutdown":
 		// The operating system takes its time.
-		off.at = later
+		off.at = at.Add(rules.Latency)
 
-		return s.plan(s.Power == powerOn && !rules.DeafOS, off)
-	case "GracefulRestart":
-		return s.plan(!rules.DeafOS || s.Power == powerOff, on)
-	case "ForceRestart":
-		if rules.RestartStaysOff {
-			return s.plan(s.Power == powerOn, off)
-		}
-
-		return s.plan(true, on)
-	case "PowerCycle":
-		on.at = later
-		switch {
-		case rules.RestartStaysOff:
-			return s.plan(s.Power == powerOn, off)
-		case s.Power == powerOff:
-			return s.plan(true, on)
-		default:
-			return s.plan(true, off, on)
-		}
-	default:
+		return s.plan(isOn && !rules.DeafOS, off)
+	case kind == "ForceOff":
+		return s.plan(isOn, off)
+	case kind == "PushPowerButton" && isOn:
+		return s.plan(!rules.DeafOS, off)
+	case kind == "Nmi":
 		return false
+	default: // On, ForceOn, and the button of a machine that is off
+		return s.plan(!isOn, on)
+	}
+}
+
+// restart plans a hard restart.
+func (s *system) restart(rules ResetRules, kind string, off, on change) bool {
+	switch {
+	case rules.RestartStaysOff:
+		return s.plan(s.Power == powerOn, off)
+	case kind == "PowerCycle" && s.Power == powerOn:
+		on.at = on.at.Add(rules.Latency)
+
+		return s.plan(true, off, on)
+	default:
+		return s.plan(true, on)
 	}
 }
 

@@ -32,7 +32,7 @@ func (b *BMC) login(r *http.Request) *answer {
 
 	return &answer{
 		status: http.StatusCreated, header: map[string]string{"X-Auth-Token": token, "Location": id},
-		body: object{"@odata.id": id, "Id": fmt.Sprint(b.serial), "Name": "User Session", "UserName": b.options.Username},
+		body: object{"@odata.id": id, "Id": itoa(b.serial), "Name": "User Session", "UserName": b.options.Username},
 	}
 }
 

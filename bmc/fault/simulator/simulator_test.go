@@ -246,6 +246,7 @@ func TestBootRules(t *testing.T) {
 		minimal = `{"Boot":{"BootSourceOverrideTarget":"Cd","BootSourceOverrideEnabled":"Once"}}`
 		full    = `{"Boot":{"BootSourceOverrideTarget":"Cd","BootSourceOverrideEnabled":"Once","BootSourceOverrideMode":"UEFI"}}`
 		target  = `{"Boot":{"BootSourceOverrideTarget":"Cd"}}`
+		disable = `{"Boot":{"BootSourceOverrideEnabled":"Disabled"}}`
 		always  = `{"Boot":{"BootSourceOverrideTarget":"Cd","BootSourceOverrideEnabled":"Continuous"}}`
 	)
 	kept := simulator.Boot{Target: "Cd", Enabled: "Once", Mode: "UEFI"}
@@ -263,29 +264,31 @@ func TestBootRules(t *testing.T) {
 		status int
 		boot   simulator.Boot
 	}{
-		"minimal":            {nil, system, minimal, 204, kept},
-		"full":               {nil, system, full, 204, kept},
-		"always":             {nil, system, always, 204, as(func(b *simulator.Boot) { b.Enabled = "Continuous" })},
-		"nothing":            {nil, system, `{"Boot":{}}`, 400, unchanged},
-		"no such target":     {nil, system, `{"Boot":{"BootSourceOverrideTarget":"Tape"}}`, 400, unchanged},
-		"no settings":        {nil, settings, minimal, 404, unchanged},
-		"settings only":      {func(r *rules) { r.At, r.Settings = simulator.AtSettings, true }, settings, minimal, 204, kept},
-		"not at the system":  {func(r *rules) { r.At, r.Settings = simulator.AtSettings, true }, system, minimal, 400, unchanged},
-		"settings without":   {func(r *rules) { r.Settings = true }, settings, minimal, 400, unchanged},
-		"full needed":        {func(r *rules) { r.Full = true }, system, minimal, 400, unchanged},
-		"full given":         {func(r *rules) { r.Full = true }, system, full, 204, kept},
-		"minimal needed":     {func(r *rules) { r.Minimal = true }, system, full, 400, unchanged},
-		"mode read-only":     {func(r *rules) { r.Mode = simulator.ModeReadOnly }, system, full, 400, unchanged},
-		"mode absent":        {func(r *rules) { r.Mode = simulator.ModeAbsent }, system, full, 400, unchanged},
-		"once only":          {func(r *rules) { r.Continuous = false }, system, always, 400, unchanged},
-		"equal refused":      {func(r *rules) { r.EqualRefused = true }, system, `{"Boot":{"BootSourceOverrideEnabled":"Disabled"}}`, 400, unchanged},
-		"reverts to once":    {func(r *rules) { r.RevertsToOnce = true }, system, target, 204, kept},
-		"mode flips":         {func(r *rules) { r.ModeFlips = true }, system, minimal, 204, as(func(b *simulator.Boot) { b.Mode = "Legacy" })},
-		"mode sent is kept":  {func(r *rules) { r.ModeFlips = true }, system, full, 204, kept},
-		"ignored":            {func(r *rules) { r.Ignore = true }, system, minimal, 204, unchanged},
-		"kept though 400":    {func(r *rules) { r.LyingStatus = 400 }, system, minimal, 400, kept},
-		"used up":            {func(r *rules) { r.UsedUp = true }, system, minimal, 204, unchanged},
-		"pending is not yet": {func(r *rules) { r.At, r.Settings, r.Pending = simulator.AtSettings, true, true }, settings, minimal, 204, unchanged},
+		"minimal":           {nil, system, minimal, 204, kept},
+		"full":              {nil, system, full, 204, kept},
+		"always":            {nil, system, always, 204, as(func(b *simulator.Boot) { b.Enabled = "Continuous" })},
+		"nothing":           {nil, system, `{"Boot":{}}`, 400, unchanged},
+		"no such target":    {nil, system, `{"Boot":{"BootSourceOverrideTarget":"Tape"}}`, 400, unchanged},
+		"no settings":       {nil, settings, minimal, 404, unchanged},
+		"settings only":     {func(r *rules) { r.At, r.Settings = simulator.AtSettings, true }, settings, minimal, 204, kept},
+		"not at the system": {func(r *rules) { r.At, r.Settings = simulator.AtSettings, true }, system, minimal, 400, unchanged},
+		"settings without":  {func(r *rules) { r.Settings = true }, settings, minimal, 400, unchanged},
+		"full needed":       {func(r *rules) { r.Full = true }, system, minimal, 400, unchanged},
+		"full given":        {func(r *rules) { r.Full = true }, system, full, 204, kept},
+		"minimal needed":    {func(r *rules) { r.Minimal = true }, system, full, 400, unchanged},
+		"mode read-only":    {func(r *rules) { r.Mode = simulator.ModeReadOnly }, system, full, 400, unchanged},
+		"mode absent":       {func(r *rules) { r.Mode = simulator.ModeAbsent }, system, full, 400, unchanged},
+		"once only":         {func(r *rules) { r.Continuous = false }, system, always, 400, unchanged},
+		"equal refused":     {func(r *rules) { r.EqualRefused = true }, system, disable, 400, unchanged},
+		"reverts to once":   {func(r *rules) { r.RevertsToOnce = true }, system, target, 204, kept},
+		"mode flips":        {func(r *rules) { r.ModeFlips = true }, system, minimal, 204, as(func(b *simulator.Boot) { b.Mode = "Legacy" })},
+		"mode sent is kept": {func(r *rules) { r.ModeFlips = true }, system, full, 204, kept},
+		"ignored":           {func(r *rules) { r.Ignore = true }, system, minimal, 204, unchanged},
+		"kept though 400":   {func(r *rules) { r.LyingStatus = 400 }, system, minimal, 400, kept},
+		"used up":           {func(r *rules) { r.UsedUp = true }, system, minimal, 204, unchanged},
+		"pending is not yet": {
+			func(r *rules) { r.At, r.Settings, r.Pending = simulator.AtSettings, true, true }, settings, minimal, 204, unchanged,
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -511,7 +514,7 @@ func TestActsAndState(t *testing.T) {
 	if len(acts) != 3 || acts[0].Accepted() || !acts[1].Applied || acts[2].Applied || !acts[2].Accepted() || !slices.Equal(acts, hooked) {
 		t.Errorf("acts: %+v, hooked %+v", acts, hooked)
 	}
-	b.Change("1", func(s *simulator.State) { s.Shown = simulator.Text("On") })
+	b.Change("1", func(s *simulator.State) { s.Shown = new("On") })
 	b.clock.Step(time.Minute)
 	b.wantPower("On")
 	if got := b.State("1").Power; got != "Off" {
@@ -585,8 +588,9 @@ func TestProfilesAreWhole(t *testing.T) {
 				t.Errorf("%s: %s is missing", p.Name, property)
 			}
 		}
-		if _, boot := body["Boot"].(map[string]any)["BootSourceOverrideTarget@Redfish.AllowableValues"]; boot != (p.Boot.TargetsAt == simulator.AtSystem) {
-			t.Errorf("%s: targets at the system: %t", p.Name, boot)
+		boot, _ := body["Boot"].(map[string]any)
+		if _, told := boot["BootSourceOverrideTarget@Redfish.AllowableValues"]; told != (p.Boot.TargetsAt == simulator.AtSystem) {
+			t.Errorf("%s: targets at the system: %t", p.Name, told)
 		}
 		if !slices.Contains(p.Reset.Types, "On") || !slices.Contains(p.Reset.Types, "ForceOff") {
 			t.Errorf("%s offers %v", p.Name, p.Reset.Types)

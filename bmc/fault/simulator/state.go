@@ -47,9 +47,6 @@ type Boot struct {
 	Target, Enabled, Mode string
 }
 
-// Text makes a pointer for State.Shown.
-func Text(text string) *string { return &text }
-
 // Act is a request that would change something.
 type Act struct {
 	// System is its ID.
@@ -76,10 +73,10 @@ type change struct {
 
 // system is one machine; the BMC's lock guards it.
 type system struct {
-	id    string
-	board bool
 	State
 
+	id       string
+	board    bool
 	number   int
 	pending  []change
 	changed  time.Time // when Power changed last

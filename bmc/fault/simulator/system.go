@@ -25,7 +25,7 @@ func (b *BMC) root() *answer {
 
 func (b *BMC) systemArea(r *http.Request, rest []string) *answer {
 	if len(rest) == 0 {
-		members := []any{}
+		members := make([]any, 0, len(b.systems))
 		for _, s := range b.systems {
 			members = append(members, link(Path(s.id)))
 		}
@@ -40,19 +40,26 @@ func (b *BMC) systemArea(r *http.Request, rest []string) *answer {
 	if s.Status != 0 {
 		return b.refuse(s.Status, "Base.1.12.InternalError", "The request failed due to an internal error.")
 	}
-	switch path := strings.Join(rest[1:], "/"); {
-	case path == "":
+	if len(rest) == 1 {
 		return b.serveSystem(r, s)
+	}
+
+	return b.serveBelow(r, s, rest[1:])
+}
+
+// serveBelow answers what is below a system.
+func (b *BMC) serveBelow(r *http.Request, s *system, rest []string) *answer {
+	switch path := strings.Join(rest, "/"); {
 	case path == "Actions/ComputerSystem.Reset":
 		return b.only(r, http.MethodPost, func() *answer { return b.reset(r, s) })
 	case path == "ResetActionInfo" && b.profile.Reset.TypesAt == ActionInfo:
 		return b.only(r, http.MethodGet, func() *answer { return show(b.actionInfo(s)) })
 	case path == "Settings" && b.profile.Boot.Settings:
 		return b.serveSettings(r, s)
-	case rest[1] == "VirtualMedia" && b.profile.Media.Under != AtManager:
-		return b.mediaArea(r, s, Path(s.id), rest[2:])
-	case rest[1] == "LogServices" && b.profile.Log.Under == AtSystem:
-		return b.logArea(r, Path(s.id), rest[2:])
+	case rest[0] == "VirtualMedia" && b.profile.Media.Under != AtManager:
+		return b.mediaArea(r, s, Path(s.id), rest[1:])
+	case rest[0] == "LogServices" && b.profile.Log.Under == AtSystem:
+		return b.logArea(r, Path(s.id), rest[1:])
 	default:
 		return b.missing()
 	}
