@@ -36,7 +36,7 @@ const (
 // Errors are *Error: its Kind says whether a retry is safe. What a protocol or a BMC lacks is of kind Unsupported, and
 // the text says what to do instead. No method sends a request that changes something twice, unless the BMC refused the
 // first one.
-type Machine interface {
+type Machine interface { //nolint:interfacebloat // what a BMC does for a machine is one thing: a caller has one session for all
 	// Identity tells which machine answers.
 	Identity(ctx context.Context) (Identity, error)
 	// Power reads the power state.

@@ -122,8 +122,8 @@ func (m *machine) settle(op string, target drive, settled func(drive) bool) (boo
 	return false, nil
 }
 
-// insertInto tries the forms of body until one is not refused as a form: some BMCs need TransferProtocolType, and some
-// (Supermicro's X11, X12) refuse WriteProtected and Inserted.
+// insertInto tries the forms of body until one is not refused as a form: some BMCs (Supermicro's X11, X12) refuse
+// WriteProtected and Inserted, and some want parameters that others refuse.
 func (m *machine) insertInto(op string, target drive, image, protocol string) error {
 	bodies := []map[string]any{
 		{"Image": image, "Inserted": true, "WriteProtected": true},
@@ -131,13 +131,10 @@ func (m *machine) insertInto(op string, target drive, image, protocol string) er
 		{"Image": image},
 	}
 	var first error
-	named := false
+	wanted := map[string]any{}
 	for i := 0; i < len(bodies); {
-		body := bodies[i]
-		if named {
-			body = maps.Clone(body)
-			body["TransferProtocolType"] = protocol
-		}
+		body := maps.Clone(bodies[i])
+		maps.Copy(body, wanted)
 		err := m.change(op, target, target.Actions.Insert.Target, body)
 		if !refused(err) {
 			return err
@@ -145,15 +142,27 @@ func (m *machine) insertInto(op string, target drive, image, protocol string) er
 		if first == nil {
 			first = err
 		}
-		if !named && says(err, "ActionParameterMissing", "PropertyMissing") && mentions(err, "TransferProtocolType") {
-			named = true
-
-			continue
+		if !addMissing(wanted, err, protocol) {
+			i++
 		}
-		i++
 	}
 
 	return first
+}
+
+// addMissing adds to the wanted parameters those that a refusal says are missing. Some BMCs want a user name and password
+// for images that need none (sushy, release note vmedia-blank-auth): what they get is no secret.
+func addMissing(wanted map[string]any, err error, protocol string) (added bool) {
+	if !says(err, "ActionParameterMissing", "PropertyMissing") {
+		return false
+	}
+	for name, value := range map[string]string{"TransferProtocolType": protocol, "UserName": "none", "Password": "none"} {
+		if _, has := wanted[name]; !has && mentions(err, name) {
+			wanted[name], added = value, true
+		}
+	}
+
+	return added
 }
 
 // change does something with a drive: by the action where there is one, else by changing the resource.

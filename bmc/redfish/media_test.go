@@ -222,6 +222,34 @@ func TestInsert(t *testing.T) {
 			[]sent{{"POST Insert", full}, {"POST Insert", typed}},
 			"", "",
 		},
+		"credentials missing": {
+			nil,
+			func(s *scripted) {
+				for _, name := range []string{"UserName", "Password"} {
+					s.on(insert, reply{status: 400, body: complaint("Base.1.8.ActionParameterMissing", "missing", name)})
+				}
+				s.takesImage(insert, path)
+			},
+			[]sent{
+				{"POST Insert", full},
+				{"POST Insert", object{"Image": image, "Inserted": true, "WriteProtected": true, "UserName": "none"}},
+				{"POST Insert", object{
+					"Image": image, "Inserted": true, "WriteProtected": true, "UserName": "none", "Password": "none",
+				}},
+			},
+			"", "",
+		},
+		"missing for ever": {
+			nil,
+			func(s *scripted) { s.on(insert, missing("Base.1.8.PropertyMissing")) },
+			[]sent{
+				{"POST Insert", full},
+				{"POST Insert", typed},
+				{"POST Insert", object{"Image": image, "Inserted": true, "TransferProtocolType": "HTTP"}},
+				{"POST Insert", object{"Image": image, "TransferProtocolType": "HTTP"}},
+			},
+			bmc.Conflict, "TransferProtocolType",
+		},
 		"only the image": {
 			nil, func(s *scripted) { s.on(insert, no, no); s.takesImage(insert, path) },
 			[]sent{{"POST Insert", full}, {"POST Insert", short}, {"POST Insert", bare}},
