@@ -1,9 +1,11 @@
 // Package bmc drives the power of one physical machine through its baseboard management controller.
 //
-// A driver takes a BareMetalHost's BMC address and gives a Machine; Locks serialises the callers of one BMC; NextStep
-// decides, without touching anything, what the next step of a reset is. A caller stores the step as an intent, sends
-// it, and looks again: the package never retries an action, never polls and never sleeps, so that a crash between two
-// steps can be resumed from what was stored and what is seen.
+// A driver takes a BareMetalHost's BMC address and gives a Machine; Locks serialises the callers of one BMC; an Intent
+// decides, without touching anything, what the next step towards a power state is.
+//
+// There are two ways to carry one out. A controller stores the step as its own intent, sends it, and looks again: what
+// it needs never retries an action, never polls and never sleeps, so that a crash between two steps can be resumed from
+// what was stored and what is seen. A program that may wait calls Run, which does all of it and reports what it saw.
 //
 // It refuses:
 //   - to choose among several systems behind one BMC: the address names the system's path, or there is exactly one;

@@ -32,7 +32,56 @@ const (
 	Ambiguous Kind = "Ambiguous"
 	// Mismatch: another machine answers than the expected one.
 	Mismatch Kind = "Mismatch"
+	// NotFollowed: the BMC accepted the action, and the machine did not follow in time.
+	NotFollowed Kind = "NotFollowed"
 )
+
+// Kinds are all of them.
+func Kinds() []Kind {
+	return []Kind{
+		Auth, Untrusted, NotFound, Unsupported, Busy, Conflict, Transient, Unknown, Ambiguous, Mismatch, NotFollowed,
+	}
+}
+
+// RetrySafe tells whether the same call can be made again without the danger of acting twice.
+func (k Kind) RetrySafe() bool {
+	switch k {
+	case Unknown, NotFollowed:
+		return false
+	default:
+		return true
+	}
+}
+
+// Advice says what to do next, for a person.
+func (k Kind) Advice() string {
+	switch k {
+	case Auth:
+		return "correct the credentials before anything else: BMCs lock accounts that are refused too often"
+	case Untrusted:
+		return "give the BMC a certificate that can be verified, or name its CA"
+	case NotFound:
+		return "look whether the address names the right system; a BMC that is starting lists none"
+	case Unsupported:
+		return "use another way that this BMC offers"
+	case Busy:
+		return "try again later; the BMC has not acted"
+	case Conflict:
+		return "read the power state; the BMC has not acted"
+	case Transient:
+		return "try again; nothing was sent"
+	case Unknown:
+		return "read the power state before anything else; the BMC may have acted"
+	case Ambiguous:
+		return "name the system's path in the address"
+	case Mismatch:
+		return "do nothing to this machine; correct the address, or what is expected"
+	case NotFollowed:
+		return "look at the machine's console and at the BMC's log; then decide whether to act again"
+	default:
+		return ""
+	}
+}
 
 // Error is every error of this package. Its text holds no credentials.
 type Error struct {

@@ -217,7 +217,7 @@ func (w World) beginReset(now time.Time) Decision {
 		return wait(w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandDeadlinePassed,
 			"the machine is silent and its power is changing", w.deadline()), pollPower)
 	}
-	step := bmc.FirstStep(*w.Seen)
+	step := bmc.IntentRestart.First(*w.Seen)
 	if step.Verb != bmc.Send {
 		return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDeadlinePassed,
 			"the machine is silent and cannot be reset: "+step.Why+"; look at its console and reset it by hand",
@@ -230,7 +230,7 @@ func (w World) beginReset(now time.Time) Decision {
 // continueReset goes on with a reset whose last action was sent, or may have been.
 func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
 	ends := w.resetEnds(last)
-	step := bmc.NextStep(*w.Seen, last, bmc.Limits{}, now)
+	step := bmc.IntentRestart.Next(*w.Seen, last, bmc.Limits{}, now)
 	switch {
 	case step.Verb == bmc.Send:
 		return w.record(step, w.Status.Resets, now)

@@ -141,7 +141,7 @@ func problemOf(err error) *Problem {
 		problem.Reason = v1alpha1.OutOfBandBMCCredentials
 	case bmc.NotFound, bmc.Ambiguous, bmc.Mismatch:
 		problem.Reason = v1alpha1.OutOfBandHostNotFound
-	case bmc.Untrusted, bmc.Unsupported, bmc.Busy, bmc.Conflict, bmc.Transient, bmc.Unknown:
+	case bmc.Untrusted, bmc.Unsupported, bmc.Busy, bmc.Conflict, bmc.Transient, bmc.Unknown, bmc.NotFollowed:
 	}
 
 	return problem

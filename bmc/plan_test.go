@@ -42,7 +42,7 @@ func TestFirstStep(t *testing.T) {
 		},
 	}
 	for name, c := range cases {
-		if got := bmc.FirstStep(c.seen); got.Verb != c.verb || got.Action != c.action || got.Why == "" {
+		if got := bmc.IntentRestart.First(c.seen); got.Verb != c.verb || got.Action != c.action || got.Why == "" {
 			t.Errorf("%s: got %+v, want %s %s", name, got, c.verb, c.action)
 		}
 	}
@@ -76,7 +76,7 @@ func TestNextStep(t *testing.T) {
 		"in between after too long": {bmc.ActionOn, seen(bmc.PowerTransition, 3*time.Minute), bmc.Expired, ""},
 	}
 	for name, c := range cases {
-		got := bmc.NextStep(c.seen, bmc.Sent{Action: c.last, At: startTime()}, bmc.Limits{}, c.seen.At)
+		got := bmc.IntentRestart.Next(c.seen, bmc.Sent{Action: c.last, At: startTime()}, bmc.Limits{}, c.seen.At)
 		if got.Verb != c.verb || got.Action != c.action || got.Why == "" {
 			t.Errorf("%s: got %+v, want %s %s", name, got, c.verb, c.action)
 		}
@@ -93,13 +93,19 @@ func TestStepsAreSafe(t *testing.T) {
 				bmc.PowerOn, bmc.PowerOff, bmc.PowerTransition, bmc.PowerUnknown,
 			}).Draw(t, "power"),
 			At:          startTime().Add(time.Duration(rapid.IntRange(-300, 300).Draw(t, "seconds")) * time.Second),
-			Offered:     rapid.SliceOfDistinct(rapid.SampledFrom(allActions()), rapid.ID).Draw(t, "offered"),
+			Offered:     rapid.SliceOfDistinct(rapid.SampledFrom(everyAction()), rapid.ID).Draw(t, "offered"),
 			KeepPowered: rapid.Bool().Draw(t, "keep"),
 		}
-		step := bmc.FirstStep(seen)
+		intent := rapid.SampledFrom(bmc.Intents()).Draw(t, "intent")
+		endsOff := intent == bmc.IntentOff || intent == bmc.IntentShutdown
+		soft := intent == bmc.IntentShutdown || intent == bmc.IntentSoftRestart
+		step := intent.First(seen)
 		if rapid.Bool().Draw(t, "continue") {
-			last := bmc.Sent{Action: rapid.SampledFrom(allActions()).Draw(t, "last"), At: startTime()}
-			step = bmc.NextStep(seen, last, bmc.Limits{}, startTime().Add(5*time.Minute))
+			last := bmc.Sent{Action: rapid.SampledFrom(everyAction()).Draw(t, "last"), At: startTime()}
+			step = intent.Next(seen, last, bmc.Limits{}, startTime().Add(5*time.Minute))
+			if step.Verb == bmc.Send && step.Action != bmc.ActionOn {
+				t.Fatalf("goes on with %s after %s", step.Action, last.Action)
+			}
 			if step.Verb == bmc.Send && !seen.At.After(startTime()) {
 				t.Fatalf("acts on an observation from before the action: %+v", step)
 			}
@@ -116,8 +122,14 @@ func TestStepsAreSafe(t *testing.T) {
 			t.Fatalf("sends %s, which is not offered", step.Action)
 		case (step.Action == bmc.ActionOn) != (seen.Power == bmc.PowerOff):
 			t.Fatalf("sends %s to a machine whose power is %s", step.Action, seen.Power)
-		case step.Action == bmc.ActionForceOff && (seen.KeepPowered || !offered[bmc.ActionOn]):
-			t.Fatalf("switches off a machine that must not be, or that it cannot switch on again")
+		case seen.KeepPowered && step.Action != bmc.ActionOn && step.Action != bmc.ActionForceRestart && step.Action != bmc.ActionSoftRestart:
+			t.Fatalf("sends %s to a machine that must keep its power", step.Action)
+		case (step.Action == bmc.ActionForceOff || step.Action == bmc.ActionShutdown) && !endsOff && !offered[bmc.ActionOn]:
+			t.Fatalf("switches off a machine that it cannot switch on again")
+		case soft && step.Action != bmc.ActionOn && step.Action != bmc.ActionShutdown && step.Action != bmc.ActionSoftRestart:
+			t.Fatalf("sends %s, though it shall be soft", step.Action)
+		case endsOff && step.Action == bmc.ActionOn:
+			t.Fatalf("switches on a machine that shall be off")
 		}
 	})
 }

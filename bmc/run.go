@@ -1,0 +1,301 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// Powered is the part of a Machine that Run needs.
+type Powered interface {
+	Identity(ctx context.Context) (Identity, error)
+	Power(ctx context.Context) (Power, error)
+	Actions(ctx context.Context) ([]Action, error)
+	Do(ctx context.Context, action Action) error
+}
+
+// RunOptions say how an intent is carried out. The zero value is a good one.
+type RunOptions struct {
+	// Expected is what the machine must be: UUID and Serial count, where both sides have one.
+	Expected Identity
+	// KeepPowered forbids every action that switches the machine off and leaves it to another to switch it on again.
+	KeepPowered bool
+	// DryRun ends with the first action instead of sending it.
+	DryRun bool
+	// Limits of the plan.
+	Limits Limits
+	// Poll is the pause between two readings of the power. Default 2 s.
+	Poll time.Duration
+	// Progress, when set, is told each step that is another than the one before.
+	Progress func(step Step)
+	// Clock is the real one when nil.
+	Clock clock.Clock
+}
+
+// Report is what came of an intent, as far as it got.
+type Report struct {
+	// Intent is what was wanted.
+	Intent Intent `json:"intent"`
+	// Identity is the machine's.
+	Identity Identity `json:"identity"`
+	// Before is the power as it was read before anything was sent, Observed as it was read last, and ObservedAt when.
+	Before     Power     `json:"before"`
+	Observed   Power     `json:"observed"`
+	ObservedAt time.Time `json:"observedAt"`
+	// Sent are the actions that were sent, or may have been, in their order. With DryRun it is the one that would be.
+	Sent []Sent `json:"sent"`
+	// Accepted tells whether the BMC accepted all of them. Of one whose answer was lost that is not known.
+	Accepted bool `json:"accepted"`
+	// Verb is the last step's: Done; Send with DryRun; another one when there is an error.
+	Verb Verb `json:"verb"`
+	// Why says in words what the last step rests on.
+	Why string `json:"why"`
+	// Elapsed is how long it took.
+	Elapsed time.Duration `json:"elapsed"`
+}
+
+const (
+	defaultPoll = 2 * time.Second
+	// refusedTries is how often an action that names a state, On or ForceOff, is offered to a BMC that refuses it for now,
+	// and refusedPause the pause in between: iDRAC10 refuses On for up to a minute after off (Ironic's
+	// power_on_conflict_retry: 6 times, 10 s).
+	refusedTries = 6
+	refusedPause = 10 * time.Second
+)
+
+// Run carries out an intent: it reads the state, checks which machine answers, sends one action, observes until the
+// power is as it shall be or the time is up, and so on to the end of the plan. It never sends an action again whose
+// answer was lost; one that the BMC has refused for now is offered again only if it names a state (On, ForceOff).
+//
+// The error is nil when the last step is Done, or with DryRun. Otherwise it is an *Error: of kind Unsupported when
+// nothing that the BMC offers leads there, NotFollowed when the machine did not follow in time, or the BMC's own. The
+// report tells how far it got in each case. When ctx ends the plan stops where it is.
+func Run(ctx context.Context, machine Powered, intent Intent, options RunOptions) (Report, error) {
+	if options.Poll <= 0 {
+		options.Poll = defaultPoll
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	options.Limits = options.Limits.withDefaults()
+	r := &run{
+		machine: machine, options: options, began: options.Clock.Now(),
+		report: Report{Intent: intent, Accepted: true},
+	}
+	err := r.play(ctx)
+	r.report.Elapsed = options.Clock.Since(r.began)
+
+	return r.report, err
+}
+
+type run struct {
+	machine Powered
+	options RunOptions
+	began   time.Time
+	report  Report
+	seen    Observation
+	// refused counts the refusals of the present action.
+	refused int
+	shown   string
+}
+
+func (r *run) play(ctx context.Context) error {
+	if err := r.prepare(ctx); err != nil {
+		return err
+	}
+	for {
+		step := r.next()
+		r.show(step)
+		switch step.Verb {
+		case Done:
+			return nil
+		case Blocked:
+			return r.fail(Unsupported, step.Why)
+		case Expired:
+			return r.fail(NotFollowed, step.Why+"; look at its console, or at the BMC's log")
+		case Send:
+			if r.options.DryRun {
+				r.report.Sent = append(r.report.Sent, Sent{Action: step.Action})
+
+				return nil
+			}
+			if err := r.send(ctx, step.Action); err != nil {
+				return err
+			}
+		case Wait:
+		}
+		if err := r.look(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// prepare reads all that decides whether anything may be done.
+func (r *run) prepare(ctx context.Context) error {
+	var err error
+	if r.report.Identity, err = r.machine.Identity(ctx); err != nil {
+		return err
+	}
+	if err := r.checkIdentity(); err != nil {
+		return err
+	}
+	if r.seen.Offered, err = r.machine.Actions(ctx); err != nil {
+		return err
+	}
+	r.seen.KeepPowered = r.options.KeepPowered
+	if err := r.read(ctx); err != nil {
+		return err
+	}
+	r.report.Before = r.seen.Power
+
+	return nil
+}
+
+func (r *run) checkIdentity() error {
+	got, want := r.report.Identity, r.options.Expected
+	switch {
+	case !SameUUID(want.UUID, got.UUID):
+		return r.fail(Mismatch, fmt.Sprintf("the machine has UUID %s, not %s", got.UUID, want.UUID))
+	case want.Serial != "" && got.Serial != "" && !strings.EqualFold(strings.TrimSpace(want.Serial), strings.TrimSpace(got.Serial)):
+		return r.fail(Mismatch, fmt.Sprintf("the machine has serial number %q, not %q", got.Serial, want.Serial))
+	default:
+		return nil
+	}
+}
+
+func (r *run) fail(kind Kind, detail string) error {
+	return &Error{Kind: kind, Op: "power intent " + string(r.report.Intent), Detail: detail}
+}
+
+// next decides by what was seen. A machine whose power does not settle cannot be begun with for ever.
+func (r *run) next() Step {
+	now := r.options.Clock.Now()
+	sent := r.report.Sent
+	if len(sent) > 0 {
+		return r.report.Intent.Next(r.seen, sent[len(sent)-1], r.options.Limits, now)
+	}
+	step := r.report.Intent.First(r.seen)
+	if step.Verb == Wait && now.Sub(r.began) >= r.options.Limits.On {
+		return Step{Verb: Expired, Why: fmt.Sprintf("%s for %s and does not settle", whyPower(r.seen), r.options.Limits.On)}
+	}
+
+	return step
+}
+
+func (r *run) show(step Step) {
+	r.report.Verb, r.report.Why = step.Verb, step.Why
+	if text := fmt.Sprint(step); r.options.Progress != nil && text != r.shown {
+		r.shown = text
+		r.options.Progress(step)
+	}
+}
+
+// send sends an action. A refusal that may pass leaves the plan where it is.
+func (r *run) send(ctx context.Context, action Action) error {
+	err := r.machine.Do(ctx, action)
+	kind := KindOf(err)
+	names := action == ActionOn || action == ActionForceOff
+	switch {
+	case err == nil || kind == Unknown:
+		// After the answer, so that no reading from before it counts.
+		r.report.Sent = append(r.report.Sent, Sent{Action: action, At: r.options.Clock.Now()})
+		r.report.Accepted = r.report.Accepted && err == nil
+		r.refused = 0
+
+		return nil
+	case names && (kind == Busy || kind == Conflict) && r.refused < refusedTries:
+		r.refused++
+
+		return r.pause(ctx, max(RetryAfter(err), refusedPause))
+	default:
+		r.report.Accepted = false
+
+		return err
+	}
+}
+
+// look waits a moment and reads the power. Once something was sent, a BMC that does not answer for a while is put up
+// with: it may be the very machine's power that it lost.
+func (r *run) look(ctx context.Context) error {
+	for {
+		if err := r.pause(ctx, r.options.Poll); err != nil {
+			return err
+		}
+		err := r.read(ctx)
+		kind := KindOf(err)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil, kind != Transient && kind != Busy && kind != Unknown:
+			return err
+		case r.options.Clock.Since(r.lastAct()) >= r.patience():
+			return r.fail(NotFollowed, fmt.Sprintf("the power could not be read for %s: %v", r.patience(), err))
+		}
+	}
+}
+
+// lastAct is when the last action was sent; when there is none, when all began.
+func (r *run) lastAct() time.Time {
+	if sent := r.report.Sent; len(sent) > 0 {
+		return sent[len(sent)-1].At
+	}
+
+	return r.began
+}
+
+// patience is how long after the last action the power may stay unread.
+func (r *run) patience() time.Duration {
+	return max(r.options.Limits.Off, r.options.Limits.On, r.options.Limits.Shutdown)
+}
+
+func (r *run) read(ctx context.Context) error {
+	at := r.options.Clock.Now()
+	power, err := r.machine.Power(ctx)
+	if err != nil {
+		return err
+	}
+	r.seen.Power, r.seen.At = power, at
+	r.report.Observed, r.report.ObservedAt = power, at
+
+	return nil
+}
+
+func (r *run) pause(ctx context.Context, length time.Duration) error {
+	timer := r.options.Clock.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return r.stopped(ctx)
+	}
+}
+
+func (r *run) stopped(ctx context.Context) error {
+	kind := Transient
+	if len(r.report.Sent) > 0 {
+		kind = Unknown
+	}
+	why := "interrupted"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		why = "the time is up"
+	}
+
+	return &Error{
+		Kind: kind, Op: "power intent " + string(r.report.Intent), Err: ctx.Err(),
+		Detail: fmt.Sprintf("%s; the machine's power was %s; sent so far: %v", why, r.report.Observed, actionsOf(r.report.Sent)),
+	}
+}
+
+func actionsOf(sent []Sent) []Action {
+	actions := make([]Action, 0, len(sent))
+	for _, each := range sent {
+		actions = append(actions, each.Action)
+	}
+
+	return actions
+}
