@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -140,7 +139,7 @@ func (r *run) prepare(ctx context.Context) error {
 	if r.report.Identity, err = r.machine.Identity(ctx); err != nil {
 		return err
 	}
-	if err := r.checkIdentity(); err != nil {
+	if err := CheckIdentity(r.report.Identity, r.options.Expected); err != nil {
 		return err
 	}
 	if r.seen.Offered, err = r.machine.Actions(ctx); err != nil {
@@ -153,18 +152,6 @@ func (r *run) prepare(ctx context.Context) error {
 	r.report.Before = r.seen.Power
 
 	return nil
-}
-
-func (r *run) checkIdentity() error {
-	got, want := r.report.Identity, r.options.Expected
-	switch {
-	case !SameUUID(want.UUID, got.UUID):
-		return r.fail(Mismatch, fmt.Sprintf("the machine has UUID %s, not %s", got.UUID, want.UUID))
-	case want.Serial != "" && got.Serial != "" && !strings.EqualFold(strings.TrimSpace(want.Serial), strings.TrimSpace(got.Serial)):
-		return r.fail(Mismatch, fmt.Sprintf("the machine has serial number %q, not %q", got.Serial, want.Serial))
-	default:
-		return nil
-	}
 }
 
 func (r *run) fail(kind Kind, detail string) error {

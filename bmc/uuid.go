@@ -3,6 +3,7 @@ package bmc
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -23,6 +24,23 @@ func SameUUID(a, b string) bool {
 	}
 
 	return string(first) == string(second) || string(swapped) == string(second)
+}
+
+// CheckIdentity gives an error of kind Mismatch when got is another machine than want. UUID and Serial count, where both
+// sides have one.
+func CheckIdentity(got, want Identity) error {
+	mismatch := func(what, got, want string) error {
+		return &Error{Kind: Mismatch, Op: "checking which machine answers", Detail: fmt.Sprintf("it has %s %q, not %q", what, got, want)}
+	}
+	first, second := strings.TrimSpace(got.Serial), strings.TrimSpace(want.Serial)
+	switch {
+	case !SameUUID(want.UUID, got.UUID):
+		return mismatch("UUID", got.UUID, want.UUID)
+	case first != "" && second != "" && !strings.EqualFold(first, second):
+		return mismatch("serial number", got.Serial, want.Serial)
+	default:
+		return nil
+	}
 }
 
 func uuidOf(text string) []byte {

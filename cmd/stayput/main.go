@@ -51,6 +51,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(newImageCommand())
 	root.AddCommand(newStatusCommand(), newRetryCommand())
 	root.AddCommand(newNodeCommand())
+	root.AddCommand(newBMCCommand(realOutside()))
 
 	return root
 }

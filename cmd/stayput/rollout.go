@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,6 +108,7 @@ func rolloutMapper() meta.RESTMapper {
 	mapper.Add(v1alpha1.GroupVersion.WithKind("HostPool"), meta.RESTScopeNamespace)
 	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeUpdate"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	mapper.Add(metal3.GroupVersion.WithKind("BareMetalHost"), meta.RESTScopeNamespace)
 
 	return mapper
 }
@@ -128,7 +130,7 @@ func explain(err error) error {
 
 func rolloutScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(kubescheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(kubescheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), metal3.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering kinds: %w", err)
 	}
 
