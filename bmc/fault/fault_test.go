@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -24,10 +25,11 @@ func TestFaultsTimesProfiles(t *testing.T) {
 		profile simulator.Profile
 		result  outcome
 	}
+	chosen := regexp.MustCompile(flagValue[string](t, flagFaults))
 	var jobs []*job
 	for _, p := range plays() {
 		for _, profile := range simulator.Profiles() {
-			if p.only == nil || p.only(profile) {
+			if (p.only == nil || p.only(profile)) && chosen.MatchString(string(p.fault)) {
 				jobs = append(jobs, &job{play: p, profile: profile})
 			}
 		}

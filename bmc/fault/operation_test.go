@@ -2,154 +2,84 @@ package fault_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/stayput-dev/stayput/bmc"
 )
 
-// Errors of an operation itself, beside those of the driver.
-var (
-	errExpired = errors.New("the BMC accepted it and the machine did not follow in time")
-	errBlocked = errors.New("nothing that the BMC offers does it")
-)
-
 const (
 	poll = 2 * time.Second
-	// budget bounds an operation, by the clock.
-	budget = 15 * time.Minute
-	// conflictPause and conflictTries are Ironic's power_on_conflict_retry.
-	conflictPause = 10 * time.Second
-	conflictTries = 7
+	// attempts is how often a caller begins anew when nothing was sent and a retry is safe.
+	attempts = 8
 )
-
-// decider is a plan: what to do next.
-type decider = func(seen bmc.Observation, sent []bmc.Sent, now time.Time) (bmc.Step, error)
 
 // place is where an operation runs: one BMC and a clock.
 type place interface {
 	open(ctx context.Context) (bmc.Machine, error)
-	now() time.Time
-	wait(d time.Duration)
+	time() clock.Clock
 	// uuid is what the machine must have.
 	uuid() string
 }
 
-// operation plays what a caller of a Machine does: observe, check the identity, decide, act once, observe until it has
-// settled. A request whose answer was lost counts as sent.
+// operation plays what a caller of bmc.Run does: it connects, and begins anew when nothing was sent and the BMC was busy
+// or out of reach.
 type operation struct {
 	place  place
-	decide decider
-	// poll is the pause between observations.
-	poll time.Duration
-	// turns, when set, is held during a turn.
+	intent bmc.Intent
+	// poll is the pause between observations, patience bounds one call; 0 means callTime.
+	poll, patience time.Duration
+	// limits of the plan.
+	limits bmc.Limits
+	// turns, when set, is held during a call of the machine.
 	turns func(ctx context.Context) (release func(), err error)
+	// before, when set, is called before an action is sent.
+	before func()
 
-	machine   bmc.Machine
-	sent      []bmc.Sent
-	conflicts int
-	errors    []error
+	machine bmc.Machine
+	errors  []error
 }
 
 func (o *operation) run(ctx context.Context) error {
-	end := o.place.now().Add(budget)
-	var last error
-	for o.place.now().Before(end) && ctx.Err() == nil {
-		pause, done, err := o.turn(ctx)
-		if done {
+	var err error
+	for range attempts {
+		var again bool
+		if again, err = o.attempt(ctx); !again {
 			return err
 		}
-		last = err
-		o.place.wait(pause)
-	}
-	if last != nil {
-		return last
-	}
-
-	return errExpired
-}
-
-// turn is one observation with what follows from it. err is the newest failure.
-func (o *operation) turn(ctx context.Context) (pause time.Duration, done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	if o.turns != nil {
-		release, err := o.turns(ctx)
-		if err != nil {
-			return o.failed(err)
-		}
-		defer release()
-	}
-	if o.machine == nil {
-		if o.machine, err = o.place.open(ctx); err != nil {
-			o.machine = nil
-
-			return o.failed(err)
-		}
-	}
-	at := o.place.now()
-	power, err := o.machine.Power(ctx)
-	if err != nil {
-		return o.failed(err)
-	}
-	offered, err := o.machine.Actions(ctx)
-	if err != nil {
-		return o.failed(err)
-	}
-	step, err := o.decide(bmc.Observation{Power: power, At: at, Offered: offered}, o.sent, o.place.now())
-	switch {
-	case err != nil:
-		return 0, true, err
-	case step.Verb == bmc.Done:
-		return 0, true, nil
-	case step.Verb != bmc.Send:
-		return o.poll, false, nil
-	}
-	if err := o.checkIdentity(ctx); err != nil {
-		return o.failed(err)
-	}
-	decided := o.place.now()
-	err = o.machine.Do(ctx, step.Action)
-	if kind := bmc.KindOf(err); err == nil || kind == bmc.Unknown {
 		o.note(err)
-		o.sent = append(o.sent, bmc.Sent{Action: step.Action, At: decided})
-
-		return o.poll, false, nil
-	}
-
-	return o.failed(err)
-}
-
-func (o *operation) checkIdentity(ctx context.Context) error {
-	identity, err := o.machine.Identity(ctx)
-	if err == nil && !bmc.SameUUID(identity.UUID, o.place.uuid()) {
-		return &bmc.Error{Kind: bmc.Mismatch, Op: "checking the machine", Detail: "another machine answers"}
+		select {
+		case <-o.place.time().After(max(bmc.RetryAfter(err), 5*time.Second)):
+		case <-ctx.Done():
+			return err
+		}
 	}
 
 	return err
 }
 
-func (o *operation) close(ctx context.Context) {
-	if o.machine != nil {
-		o.note(o.machine.Close(ctx))
+func (o *operation) attempt(ctx context.Context) (again bool, err error) {
+	if o.machine == nil {
+		opening, cancel := context.WithTimeout(ctx, callTime)
+		defer cancel()
+		if o.machine, err = o.place.open(opening); err != nil {
+			o.machine = nil
+
+			return passes(err), err
+		}
 	}
+	report, err := bmc.Run(ctx, calls{o}, o.intent, bmc.RunOptions{
+		Expected: bmc.Identity{UUID: o.place.uuid()}, Poll: o.poll, Limits: o.limits, Clock: o.place.time(),
+	})
+
+	return len(report.Sent) == 0 && passes(err), err
 }
 
-// failed decides whether it is worth while to look again.
-func (o *operation) failed(err error) (pause time.Duration, done bool, _ error) {
-	o.note(err)
-	switch bmc.KindOf(err) {
-	case bmc.Busy, bmc.Transient:
-		return max(bmc.RetryAfter(err), 5*time.Second), false, err
-	case bmc.Conflict:
-		o.conflicts++
+func passes(err error) bool {
+	kind := bmc.KindOf(err)
 
-		return conflictPause, o.conflicts == conflictTries, err
-	default:
-		return 0, true, err
-	}
+	return kind == bmc.Busy || kind == bmc.Transient
 }
 
 func (o *operation) note(err error) {
@@ -158,54 +88,75 @@ func (o *operation) note(err error) {
 	}
 }
 
-// reset is the plan of package bmc.
-func reset(seen bmc.Observation, sent []bmc.Sent, now time.Time) (bmc.Step, error) {
-	var step bmc.Step
-	if len(sent) == 0 {
-		step = bmc.IntentRestart.First(seen)
-	} else {
-		step = bmc.IntentRestart.Next(seen, sent[len(sent)-1], bmc.Limits{}, now)
-	}
-	switch step.Verb {
-	case bmc.Blocked:
-		return step, fmt.Errorf("%w: %s", errBlocked, step.Why)
-	case bmc.Expired:
-		return step, fmt.Errorf("%w: %s", errExpired, step.Why)
-	default:
-		return step, nil
+func (o *operation) close(ctx context.Context) {
+	if o.machine != nil {
+		o.note(o.machine.Close(ctx))
 	}
 }
 
-const powerLimit = 2 * time.Minute
+// calls bounds each call of the machine, notes its error, and takes turns.
+type calls struct{ *operation }
 
-// reach sends one action and waits for a power state.
-func reach(action bmc.Action, want bmc.Power) decider {
-	return func(seen bmc.Observation, sent []bmc.Sent, now time.Time) (bmc.Step, error) {
-		switch {
-		case seen.Power == want:
-			return bmc.Step{Verb: bmc.Done}, nil
-		case len(sent) > 0 && now.Sub(sent[0].At) > powerLimit:
-			return bmc.Step{}, fmt.Errorf("%w: its power is %s", errExpired, seen.Power)
-		case len(sent) > 0:
-			return bmc.Step{Verb: bmc.Wait}, nil
-		case !slices.Contains(seen.Offered, action):
-			return bmc.Step{}, fmt.Errorf("%w: it offers %v", errBlocked, seen.Offered)
-		default:
-			return bmc.Step{Verb: bmc.Send, Action: action}, nil
+func (c calls) call(ctx context.Context, do func(context.Context) error) error {
+	patience := callTime
+	if c.patience > 0 {
+		patience = c.patience
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if c.turns != nil {
+		release, err := c.turns(ctx)
+		if err != nil {
+			return err
 		}
+		defer release()
 	}
+	err := do(ctx)
+	c.note(err)
+
+	return err
 }
 
-// cycle is off, seen off, and on.
-func cycle(seen bmc.Observation, sent []bmc.Sent, now time.Time) (bmc.Step, error) {
-	off := slices.ContainsFunc(sent, func(s bmc.Sent) bool { return s.Action == bmc.ActionForceOff })
-	on := slices.ContainsFunc(sent, func(s bmc.Sent) bool { return s.Action == bmc.ActionOn })
-	switch {
-	case !on && seen.Power == bmc.PowerOff:
-		return bmc.Step{Verb: bmc.Send, Action: bmc.ActionOn}, nil
-	case on && off:
-		return reach(bmc.ActionOn, bmc.PowerOn)(seen, sent[1:], now)
-	default:
-		return reach(bmc.ActionForceOff, bmc.PowerOff)(seen, sent, now)
-	}
+// Identity implements bmc.Powered.
+func (c calls) Identity(ctx context.Context) (identity bmc.Identity, err error) {
+	err = c.call(ctx, func(ctx context.Context) error {
+		identity, err = c.machine.Identity(ctx)
+
+		return err
+	})
+
+	return identity, err
+}
+
+// Power implements bmc.Powered.
+func (c calls) Power(ctx context.Context) (power bmc.Power, err error) {
+	err = c.call(ctx, func(ctx context.Context) error {
+		power, err = c.machine.Power(ctx)
+
+		return err
+	})
+
+	return power, err
+}
+
+// Actions implements bmc.Powered.
+func (c calls) Actions(ctx context.Context) (offered []bmc.Action, err error) {
+	err = c.call(ctx, func(ctx context.Context) error {
+		offered, err = c.machine.Actions(ctx)
+
+		return err
+	})
+
+	return offered, err
+}
+
+// Do implements bmc.Powered.
+func (c calls) Do(ctx context.Context, action bmc.Action) error {
+	return c.call(ctx, func(ctx context.Context) error {
+		if c.before != nil {
+			c.before()
+		}
+
+		return c.machine.Do(ctx, action)
+	})
 }

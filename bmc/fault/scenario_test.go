@@ -16,8 +16,7 @@ import (
 // Outcomes of an operation beside the driver's kinds of error.
 const (
 	succeeds bmc.Kind = ""
-	expires  bmc.Kind = "Expired"
-	blocked  bmc.Kind = "Blocked"
+	expires           = bmc.NotFollowed
 	wrong    bmc.Kind = "Wrong" // what was read is not what is true
 )
 
@@ -70,10 +69,6 @@ func kindOf(err error) bmc.Kind {
 	switch {
 	case err == nil:
 		return succeeds
-	case errors.Is(err, errExpired):
-		return expires
-	case errors.Is(err, errBlocked):
-		return blocked
 	case errors.Is(err, errRead):
 		return wrong
 	default:
@@ -184,10 +179,10 @@ func operations() map[string]does {
 		"force off": withMachine(func(ctx context.Context, _ *world, m bmc.Machine) error {
 			return m.Do(ctx, bmc.ActionForceOff)
 		}),
-		"reset":    operate(reset),
-		"off":      operate(reach(bmc.ActionForceOff, bmc.PowerOff)),
-		"shutdown": operate(reach(bmc.ActionShutdown, bmc.PowerOff)),
-		"cycle":    operate(cycle),
+		"reset":    operate(bmc.IntentRestart),
+		"off":      operate(bmc.IntentOff),
+		"shutdown": operate(bmc.IntentShutdown),
+		"cycle":    operate(bmc.IntentCycle),
 		"on, off":  onThenOff,
 		"off race": offRace,
 	}
@@ -230,46 +225,44 @@ func withMachine(do func(context.Context, *world, bmc.Machine) error) does {
 	}
 }
 
-func operate(decide decider) does {
+func operate(intent bmc.Intent) does {
 	return func(ctx context.Context, w *world, inject func() error) ([]error, error) {
-		o := &operation{place: w, decide: decide, poll: poll}
-		// Connected before the fault, as a cached session is.
-		m, err := w.open(ctx)
-		if err == nil {
-			o.machine = m
-		} else {
-			o.note(err)
-		}
-		if err := inject(); err != nil {
-			return nil, err
-		}
-		err = o.run(ctx)
-		o.close(ctx)
-
-		return o.errors, err
+		return run(ctx, &operation{place: w, intent: intent, poll: poll}, w, inject)
 	}
+}
+
+func run(ctx context.Context, o *operation, w *world, inject func() error) ([]error, error) {
+	// Connected before the fault, as a cached session is.
+	m, err := w.open(ctx)
+	if err == nil {
+		o.machine = m
+	}
+	o.note(err)
+	if err := inject(); err != nil {
+		return nil, err
+	}
+	err = o.run(ctx)
+	o.close(ctx)
+
+	return o.errors, err
 }
 
 func onThenOff(ctx context.Context, w *world, inject func() error) ([]error, error) {
 	w.bmc.Simulator.Change(w.id, func(s *simulator.State) { s.Power = "Off" })
-	all, err := operate(reach(bmc.ActionOn, bmc.PowerOn))(ctx, w, inject)
+	all, err := operate(bmc.IntentOn)(ctx, w, inject)
 	if err != nil {
 		return all, err
 	}
-	more, err := operate(reach(bmc.ActionForceOff, bmc.PowerOff))(ctx, w, func() error { return nil })
+	more, err := operate(bmc.IntentOff)(ctx, w, func() error { return nil })
 
 	return append(all, more...), err
 }
 
 // offRace lets the machine go off by itself between the last read and the action.
 func offRace(ctx context.Context, w *world, inject func() error) ([]error, error) {
-	decide := reach(bmc.ActionForceOff, bmc.PowerOff)
-
-	return operate(func(seen bmc.Observation, sent []bmc.Sent, now time.Time) (bmc.Step, error) {
+	return run(ctx, &operation{place: w, intent: bmc.IntentOff, poll: poll, before: func() {
 		w.bmc.Simulator.Change(w.id, func(s *simulator.State) { s.Power = "Off" })
-
-		return decide(seen, sent, now)
-	})(ctx, w, inject)
+	}}, w, inject)
 }
 
 func readPower(ctx context.Context, _ *world, m bmc.Machine) error {
@@ -365,7 +358,7 @@ func useMedia(ctx context.Context, w *world, m bmc.Machine) error {
 	if err != nil {
 		return err
 	}
-	refused := fmt.Errorf("%w: slots %+v", errBlocked, slots)
+	refused := fmt.Errorf("%w: slots %+v", errRead, slots)
 	for _, slot := range slots {
 		if !slot.Insertable || !slices.Contains(slot.Types, "CD") && !slices.Contains(slot.Types, "DVD") {
 			continue

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/bmc/fault"
 	"github.com/stayput-dev/stayput/bmc/fault/simulator"
@@ -23,6 +25,7 @@ const (
 	flagSoak       = "soak"
 	flagBMCs       = "soak-bmcs"
 	flagOperations = "soak-operations"
+	flagFaults     = "faults"
 
 	// soakPoll is the pause between observations of an operation, pollEvery that between two polls of a BMC at rest.
 	soakPoll  = time.Second
@@ -36,6 +39,7 @@ func TestMain(m *testing.M) {
 	flag.Duration(flagSoak, 6*time.Second, "how long TestSoak runs")
 	flag.Int(flagBMCs, 100, "how many simulated BMCs TestSoak polls")
 	flag.Int(flagOperations, 20, "how many operations TestSoak runs at once")
+	flag.String(flagFaults, "", "a regular expression of the faults that TestFaultsTimesProfiles plays")
 	os.Exit(m.Run())
 }
 
@@ -55,7 +59,6 @@ func flagValue[T any](t *testing.T, name string) T {
 
 // soaked is one simulated BMC of the soak, with its cached connection.
 type soaked struct {
-	ended   <-chan struct{} // of the run
 	bmc     *fault.BMC
 	options bmc.Options
 	id      string
@@ -67,17 +70,8 @@ type soaked struct {
 }
 
 func (s *soaked) open(ctx context.Context) (bmc.Machine, error) { return redfish.Open(ctx, s.options) }
-func (s *soaked) now() time.Time                                { return time.Now() }
+func (s *soaked) time() clock.Clock                             { return clock.RealClock{} }
 func (s *soaked) uuid() string                                  { return s.options.UUID }
-
-func (s *soaked) wait(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.ended:
-	}
-}
 
 func (s *soaked) turn(ctx context.Context) (release func(), err error) {
 	return s.locks.Acquire(ctx, s.options.Address.HostPort())
@@ -108,6 +102,8 @@ type figures struct {
 	mu            sync.Mutex
 	clean, faulty []time.Duration // of an operation, less the BMC's latency
 	polls, failed atomic.Int64
+	// lost are operations whose action did not reach the BMC in time, as the driver said.
+	lost int
 	// limit is what the 95th percentile of clean may be.
 	limit    time.Duration
 	problems []string
@@ -126,9 +122,9 @@ func (f *figures) operate(ctx context.Context, s *soaked) {
 	}
 	defer s.busy.Unlock()
 	state := s.bmc.Simulator.State(s.id)
-	action, want := bmc.ActionForceOff, bmc.PowerOff
+	intent, action := bmc.IntentOff, bmc.ActionForceOff
 	if state.Power == "Off" {
-		action, want = bmc.ActionOn, bmc.PowerOn
+		intent, action = bmc.IntentOn, bmc.ActionOn
 	}
 	clean := rand.IntN(4) > 0
 	if !clean {
@@ -139,7 +135,11 @@ func (f *figures) operate(ctx context.Context, s *soaked) {
 	}
 	before := s.bmc.Simulator.Accepted(s.id)
 	began := time.Now()
-	o := &operation{place: s, decide: reach(action, want), poll: soakPoll, turns: s.turn, machine: s.machine}
+	o := &operation{
+		place: s, intent: intent, poll: soakPoll, turns: s.turn, machine: s.machine, patience: time.Minute,
+		// On follows an Off that was seen, so that no reading of On can be an old one.
+		limits: bmc.Limits{Settle: time.Nanosecond},
+	}
 	err := o.run(ctx)
 	took := time.Since(began) - s.latency
 	if ctx.Err() != nil {
@@ -158,7 +158,11 @@ func (f *figures) operate(ctx context.Context, s *soaked) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	acted := s.bmc.Simulator.Accepted(s.id)[string(action)] > before[string(action)]
+	unsure := slices.ContainsFunc(o.errors, func(err error) bool { return bmc.KindOf(err) == bmc.Unknown })
 	switch {
+	case bmc.KindOf(err) == bmc.NotFollowed && unsure && !acted:
+		f.lost++
 	case err != nil:
 		f.problems = append(f.problems, fmt.Sprintf("BMC %s, %s: %v", s.options.Address.Host, action, err))
 	case clean && len(o.errors) == 0:
@@ -184,9 +188,6 @@ func TestSoak(t *testing.T) {
 	if duration < time.Minute {
 		// A short run has few operations, and a busy machine spoils them.
 		f.limit = 5 * slack
-	}
-	for _, s := range all {
-		s.ended = ctx.Done()
 	}
 	var running sync.WaitGroup
 	running.Go(func() { pollAll(ctx, f, all) })
@@ -335,6 +336,7 @@ func report(t *testing.T, f *figures, memory []float64) {
 		f.polls.Load(), f.failed.Load(), len(f.clean), percentile(f.clean, 0.5), p95, percentile(f.clean, 1))
 	t.Logf("%d operations with a fault or a refusal: p50 %s, p95 %s, max %s",
 		len(f.faulty), percentile(f.faulty, 0.5), percentile(f.faulty, 0.95), percentile(f.faulty, 1))
+	t.Logf("%d operations whose action got lost on a busy machine, and ended so", f.lost)
 	t.Logf("memory in use at each tenth of the run, MiB, simulators included: %.1f", memory)
 	if len(f.clean) == 0 {
 		t.Error("no operation ended; give -soak more time")

@@ -21,7 +21,7 @@ const (
 	ConnectionReset Kind = "ConnectionReset"
 	// ConnectionRefused refuses connections.
 	ConnectionRefused Kind = "ConnectionRefused"
-	// RestartDuringAct restarts the BMC when it has followed the first power action: no answer, three minutes of refused
+	// RestartDuringAct restarts the BMC when it has followed the first power action: no answer, 150 seconds of refused
 	// connections, and all sessions gone.
 	RestartDuringAct Kind = "RestartDuringAct"
 	// RestartBeforeAct restarts the BMC when the first power action arrives, before it is followed.
@@ -29,7 +29,7 @@ const (
 )
 
 // restartTime is how long a BMC takes to restart: field reports say 1 to 6 minutes.
-const restartTime = 3 * time.Minute
+const restartTime = 150 * time.Second
 
 func socketFaults() []Fault {
 	certificate := func(which endpoint.Certificate) func(Target) error {

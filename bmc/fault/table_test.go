@@ -123,7 +123,7 @@ func powerPlays() []play {
 		{fault: fault.NoGracefulRestart, does: "soft restart", ends: kinds(bmc.Unsupported), power: "On", acts: none()},
 		{fault: fault.TypesInActionInfo, does: "reset", power: "On"},
 		{fault: fault.TypesNowhere, does: "reset", except: noRestart, power: "On"},
-		{fault: fault.NoResetAction, does: "off", ends: kinds(blocked), power: "On", acts: none()},
+		{fault: fault.NoResetAction, does: "off", ends: kinds(bmc.Unsupported), power: "On", acts: none()},
 		{fault: fault.NoResetAction, does: "force off", ends: kinds(bmc.Unsupported), power: "On", acts: none()},
 		{fault: fault.IfMatchOnAct, does: "reset", power: "On"},
 	}
@@ -172,7 +172,7 @@ func mediaPlays() []play {
 		{fault: fault.MediaByPatch, does: "media"},
 		{fault: fault.TransferProtocolRequired, does: "media"},
 		{fault: fault.MediaFlagsRefused, does: "media"},
-		{fault: fault.MediaCredentialsRequired, does: "media", only: mediaByPatch},
+		{fault: fault.MediaCredentialsRequired, does: "media"},
 		{fault: fault.EjectWantsBody, does: "media"},
 		{fault: fault.OccupiedRefused, does: "media", only: ejectsAtOnce, acts: map[string]int{"Eject": 2}},
 		{fault: fault.ManagedByMissing, does: "media"},

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/stayput-dev/stayput/bmc"
@@ -105,12 +106,30 @@ func (w *world) wait(d time.Duration) {
 	w.last = time.Now()
 }
 
+// leaping is a clock on which every wait is over at once.
+type leaping struct {
+	*clocktesting.FakeClock
+
+	world *world
+}
+
+// NewTimer implements clock.Clock.
+func (l leaping) NewTimer(d time.Duration) clock.Timer {
+	timer := l.FakeClock.NewTimer(d)
+	l.world.wait(d)
+
+	return timer
+}
+
+// After implements clock.Clock.
+func (l leaping) After(d time.Duration) <-chan time.Time { return l.NewTimer(d).C() }
+
 func (w *world) close() {
 	w.bmc.Close()
 	w.thief.Close()
 }
 
-func (w *world) now() time.Time { return w.clock.Now() }
+func (w *world) time() clock.Clock { return leaping{FakeClock: w.clock, world: w} }
 
 func (w *world) uuid() string { return w.expected }
 

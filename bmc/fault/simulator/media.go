@@ -108,7 +108,8 @@ func (b *BMC) refuseInsert(s *system, slot Slot, body object) *answer {
 			http.StatusBadRequest, unknown, parameter("Inserted"),
 		},
 		{rules.TransferProtocol && lacks("TransferProtocolType"), http.StatusBadRequest, missing, parameter("TransferProtocolType")},
-		{rules.Credentials && (lacks("UserName") || lacks("Password")), http.StatusBadRequest, missing, parameter("UserName")},
+		{rules.Credentials && lacks("UserName"), http.StatusBadRequest, missing, parameter("UserName")},
+		{rules.Credentials && lacks("Password"), http.StatusBadRequest, missing, parameter("Password")},
 		{occupied && rules.Occupied != 0, rules.Occupied, b.profile.Prefix + "VRM0012", "The virtual media is connected already."},
 		{
 			wasEjected && b.clock.Since(ejected) < rules.Ejecting,
