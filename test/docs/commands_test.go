@@ -148,7 +148,7 @@ func TestCommandsExist(t *testing.T) {
 			}
 		}
 	}
-	for _, wanted := range []string{"make demo", "make test", "stayput image", "stayput node", "stayput status", "stayput retry"} {
+	for _, wanted := range []string{"make demo", "make test", "stayput image", "stayput node", "stayput status", "stayput retry", "stayput bmc"} {
 		if !found[wanted] {
 			t.Errorf("no page shows `%s`", wanted)
 		}
@@ -171,7 +171,7 @@ func built(t *testing.T) help {
 		if text, ok := known[key]; ok {
 			return text, nil
 		}
-		out, err := exec.CommandContext(t.Context(), filepath.Join(dir, words[0]), append(words[1:], "--help")...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), filepath.Join(dir, words[0]), append(slices.Clone(words[1:]), "--help")...).CombinedOutput()
 		if err != nil {
 			return "", fmt.Errorf("asking for help: %w: %s", err, out)
 		}
