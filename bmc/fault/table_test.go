@@ -44,7 +44,9 @@ func wirePlays() []play {
 		{fault: fault.ActResetAfter, does: "reset", power: "On"},
 		{fault: fault.AnswerLost, does: "off", power: "Off"},
 		{fault: fault.AnswerLost, does: "cycle", power: "On"},
+		{fault: fault.AnswerLost, does: "reset", power: "On"},
 		{fault: fault.AnswerCut, does: "off", power: "Off"},
+		{fault: fault.AnswerCut, does: "reset", power: "On"},
 	}
 }
 
@@ -64,7 +66,9 @@ func answerPlays() []play {
 		{fault: fault.BootInPost, does: "boot", ends: kinds(bmc.Busy), acts: none()},
 		{fault: fault.BootInPost, does: "boot again", acts: map[string]int{"Boot": 2}},
 		{fault: fault.ErrorThoughApplied, does: "off", power: "Off"},
+		{fault: fault.ErrorThoughApplied, does: "reset", power: "On"},
 		{fault: fault.GatewayThoughApplied, does: "off", power: "Off"},
+		{fault: fault.GatewayThoughApplied, does: "reset", power: "On"},
 		{fault: fault.RefusedThoughApplied, does: "off", power: "Off"},
 		{fault: fault.ActConflictOnce, does: "off", power: "Off"},
 		{fault: fault.CredentialsEchoed, does: "power", ends: kinds(bmc.Transient)},
@@ -86,6 +90,7 @@ func socketPlays() []play {
 		{fault: fault.ConnectionRefused, does: "force off", tls: true, ends: kinds(bmc.Transient), power: "On", acts: none(), leaves: true},
 		{fault: fault.RestartDuringAct, does: "cycle", tls: true, power: "On"},
 		{fault: fault.RestartDuringAct, does: "off", power: "Off"},
+		{fault: fault.RestartDuringAct, does: "reset", power: "On"},
 		{fault: fault.RestartBeforeAct, does: "off", ends: kinds(expires), power: "On", acts: none()},
 	}
 }
