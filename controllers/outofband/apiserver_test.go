@@ -38,7 +38,7 @@ const (
 )
 
 // machines is how many machines the tests use, one each.
-const machines = 5
+const machines = 6
 
 func uuidOf(machine int) string { return fmt.Sprintf("27946b59-9e44-4fa7-8e91-f3527a1ef%03d", machine) }
 
@@ -75,6 +75,9 @@ func TestController(t *testing.T) { //nolint:tparallel // the last part moves th
 		t.Run("found intent", func(t *testing.T) { t.Parallel(); lab.foundIntent(t) })
 		t.Run("wrong machine", func(t *testing.T) { t.Parallel(); lab.wrongMachine(t) })
 		t.Run("wrong password", func(t *testing.T) { t.Parallel(); lab.wrongPassword(t) })
+		t.Run("keys that were left", func(t *testing.T) { t.Parallel(); lab.leftKeys(t) })
+		t.Run("killed while Metal3 keeps it off", func(t *testing.T) { t.Parallel(); lab.killedWhileHeld(t) })
+		t.Run("back while Metal3 keeps it off", func(t *testing.T) { t.Parallel(); lab.backWhileHeld(t) })
 	})
 	t.Run("silent after it was back", func(t *testing.T) { lab.silentAfterItWasBack(t) })
 }

@@ -230,7 +230,7 @@ func (w World) beginReset(now time.Time) Decision {
 // continueReset goes on with a reset whose last action was sent, or may have been.
 func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
 	ends := w.resetEnds(last)
-	step := bmc.IntentRestart.Next(*w.Seen, last, bmc.Limits{}, now)
+	step := bmc.IntentRestart.Next(*w.Seen, last, w.limits(), now)
 	switch {
 	case step.Verb == bmc.Send:
 		return w.record(step, w.Status.Resets, now)
@@ -248,8 +248,12 @@ func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
 
 // record stores a step as an intent. A step that goes on with a reset keeps its number.
 func (w World) record(step bmc.Step, reset int32, now time.Time) Decision {
+	why := step.Why
+	if w.Host.ViaMetal3 {
+		why = fmt.Sprintf("Metal3 says that the machine's power is %s", w.Seen.Power)
+	}
 	status := w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandDeadlinePassed, fmt.Sprintf(
-		"reset %d of %d: sending %s, since %s", reset, w.Settings.MaxResets, step.Action, step.Why),
+		"reset %d of %d: sending %s, since %s", reset, w.Settings.MaxResets, step.Action, why),
 		now.Add(w.Settings.SilentAfterReset))
 	status.Resets = reset
 	status.Intent = &v1alpha1.PowerIntent{
@@ -288,7 +292,7 @@ func (w World) confirm(now time.Time) Decision {
 // stillWanted tells whether nothing but the BMC could keep a stored intent from being sent.
 func (w World) stillWanted() bool {
 	return watched(w.Phase) && w.Phase == w.PhaseBefore && w.LastSign.Before(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before) &&
-		!w.Settings.Disabled && w.Host.NotFound == "" && w.Host.Busy == ""
+		!w.Settings.Disabled && w.Host.NotFound == "" && w.Host.Busy == "" && w.Host == w.HostBefore
 }
 
 // signSince tells whether a sign of life came that the status from before the intent did not know.
@@ -318,7 +322,7 @@ func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandSta
 	case err == nil:
 		sent := metav1.NewMicroTime(now)
 		status = w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
-			fmt.Sprintf("%s: %s was accepted by the BMC", w.resetOf(), w.Status.Intent.Action),
+			fmt.Sprintf("%s: %s was accepted by %s", w.resetOf(), w.Status.Intent.Action, w.through()),
 			now.Add(w.Settings.SilentAfterReset))
 		status.Intent.SentAt = &sent
 

@@ -23,9 +23,15 @@
 // minutes, and never a second action. An intent that was certainly not sent is taken back and not counted.
 //
 // It refuses to act on a host that another is busy with (see hostBusy), on one that is not of the NodeUpdate's pool, on
-// a machine whose BMC tells another UUID than the Node, and more often than spec.outOfBand.maxResets. It never writes
-// a BareMetalHost. ForceRestart is preferred: Ironic, which reads the power every two minutes, sees no change; after
-// ForceOff it may send On too, which is harmless.
+// a machine whose BMC tells another UUID than the Node, and more often than spec.outOfBand.maxResets. ForceRestart is
+// preferred: Ironic, which reads the power every two minutes, sees no change; after ForceOff it may send On too, which
+// is harmless.
+//
+// With spec.outOfBand.powerVia Metal3 the power is baremetal-operator's (metal3Machine): ForceOff sets our key, the
+// annotation reboot.metal3.io/stayput, and On takes it off. That is all that is ever written of a BareMetalHost. While the
+// key is there the machine is kept off, so a second controller (releaser) takes it off every host on which no reset that
+// is under way needs it (World.holds). A key that has vanished was removed by baremetal-operator or a person: what the
+// power is then is read, not concluded. A detached host is not Metal3's, and is driven through its BMC.
 //
 // Decide holds every decision and touches nothing; pass carries it out.
 package outofband

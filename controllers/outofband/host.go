@@ -13,9 +13,6 @@ import (
 	"github.com/stayput-dev/stayput/bmc"
 )
 
-// ownRebootAnnotation is the only reboot annotation that is ours.
-const ownRebootAnnotation = metal3.RebootAnnotationPrefix + "/stayput"
-
 // Keys of the credentials Secret (baremetal-operator's API).
 const (
 	secretUsername = "username"
@@ -24,8 +21,8 @@ const (
 
 // viewHost says what a host allows. The NodeUpdate, which names the host, is in the Nodes' cluster, whose
 // administrators need not be those of the hosts: only a host that the pool itself selects is acted on.
-func viewHost(pool *v1alpha1.HostPool, host *metal3.BareMetalHost) HostView {
-	view := HostView{KeepPowered: host.Spec.DisablePowerOff}
+func viewHost(pool *v1alpha1.HostPool, host *metal3.BareMetalHost, path v1alpha1.PowerPath) HostView {
+	view := HostView{KeepPowered: host.Spec.DisablePowerOff, ViaMetal3: viaMetal3(host, path)}
 	selector, err := metav1.LabelSelectorAsSelector(&pool.Spec.HostSelector)
 	switch {
 	case err != nil:
@@ -38,8 +35,24 @@ func viewHost(pool *v1alpha1.HostPool, host *metal3.BareMetalHost) HostView {
 	default:
 		view.Busy = hostBusy(host)
 	}
+	if view.Busy == "" && !view.ViaMetal3 && has(host, ownRebootAnnotation) {
+		view.Busy = fmt.Sprintf("BareMetalHost %s/%s is kept off by Stayput's own annotation %s, which is taken off it",
+			host.Namespace, host.Name, ownRebootAnnotation)
+	}
 
 	return view
+}
+
+// viaMetal3 tells whether Metal3 switches the power of a host. It does not of a detached one, which it has let go; and
+// of one with spec.disablePowerOff, whose BMC takes a ForceRestart that Metal3 does not mind, our key makes it reboot
+// the machine again and again: baremetal-operator takes only the annotation without a key off after the reboot.
+func viaMetal3(host *metal3.BareMetalHost, path v1alpha1.PowerPath) bool {
+	return path == v1alpha1.PowerViaMetal3 && !detached(host) && !host.Spec.DisablePowerOff
+}
+
+// detached tells whether Metal3 has let the host go, as it was asked.
+func detached(host *metal3.BareMetalHost) bool {
+	return has(host, metal3.DetachedAnnotation) && host.Status.OperationalStatus == metal3.OperationalStatusDetached
 }
 
 // hostBusy says who else may be acting on a host, in words; empty: nobody. Ironic or another controller that works on
@@ -54,13 +67,17 @@ func hostBusy(host *metal3.BareMetalHost) string {
 		return fmt.Sprintf("%sis in state %q; it must be provisioned or externally provisioned", name, state)
 	case has(host, metal3.PausedAnnotation):
 		return name + "is paused; remove annotation " + metal3.PausedAnnotation
-	case has(host, metal3.DetachedAnnotation):
-		return name + "is detached; remove annotation " + metal3.DetachedAnnotation
+	case has(host, metal3.DetachedAnnotation) && !detached(host):
+		return name + "is being detached from Metal3, which has not let it go yet"
 	case !host.Spec.Online:
 		return name + "has spec.online false, which keeps it off; set it to true"
 	}
 	switch host.Status.OperationalStatus {
 	case metal3.OperationalStatusOK, "":
+	case metal3.OperationalStatusDetached:
+		if !detached(host) {
+			return name + "is being attached to Metal3 again"
+		}
 	case metal3.OperationalStatusServicing:
 		return name + "is being serviced (firmware)"
 	case metal3.OperationalStatusError:

@@ -34,8 +34,12 @@ type session struct {
 	host     *metal3.BareMetalHost
 	nodeUUID string
 
-	machine bmc.Machine
+	machine machine
 	release func()
+	// view is the host as it was loaded last, and opened the one that machine was opened for.
+	view, opened HostView
+	// reached tells that the way to the power was open in this pass.
+	reached bool
 	// bmcErr is the error on the way to the BMC in this pass.
 	bmcErr error
 }
@@ -57,13 +61,14 @@ func (s *session) load(ctx context.Context) (World, error) {
 	s.nodeUUID = node.Status.NodeInfo.SystemUUID
 	// A process that has just begun to lead knows of no silent machine, and a status that stays is never stored.
 	s.metrics.observe(s.request, w.Status)
-	w.Host, err = s.loadHost(ctx)
+	w.Host, err = s.loadHost(ctx, w.Settings.PowerVia)
+	s.view = w.Host
 
 	return w, err
 }
 
 // loadHost finds the host through the pool that owns the NodeUpdate.
-func (s *session) loadHost(ctx context.Context) (HostView, error) {
+func (s *session) loadHost(ctx context.Context, path v1alpha1.PowerPath) (HostView, error) {
 	door := s.update.Spec.Door
 	s.host, s.pool = nil, v1alpha1.HostPool{}
 	err := s.home.Get(ctx, types.NamespacedName{Namespace: door.Namespace, Name: door.Name}, &s.pool)
@@ -85,8 +90,12 @@ func (s *session) loadHost(ctx context.Context) (HostView, error) {
 		return HostView{}, fmt.Errorf("reading BareMetalHost %s/%s: %w", s.pool.Namespace, door.Host, err)
 	}
 	s.host = &host
+	view := viewHost(&s.pool, &host, path)
+	if view.NotFound == "" && view.Busy == "" && view.ViaMetal3 {
+		view.Busy, err = pendingServicing(ctx, s.home, &host)
+	}
 
-	return viewHost(&s.pool, &host), nil
+	return view, err
 }
 
 // store implements effects.
@@ -181,11 +190,41 @@ func (s *session) look(ctx context.Context) (bmc.Observation, error) {
 	return bmc.Observation{Power: power, At: at, Offered: offered}, nil
 }
 
-// open takes the BMC for this pass and connects to it.
+// open takes the machine for this pass.
 func (s *session) open(ctx context.Context) error {
-	if s.machine != nil {
+	if s.machine != nil && s.opened.ViaMetal3 == s.view.ViaMetal3 {
 		return nil
 	}
+	if err := s.close(ctx); err != nil {
+		return err
+	}
+	s.opened = s.view
+	if s.view.ViaMetal3 {
+		s.machine = &metal3Machine{reader: s.home, writer: s.hosts, host: s.host, busy: s.metal3Busy}
+		s.reached = true
+
+		return nil
+	}
+
+	return s.connect(ctx)
+}
+
+// metal3Busy looks at a host anew, before it is written.
+func (s *session) metal3Busy(ctx context.Context, host *metal3.BareMetalHost) (string, error) {
+	switch view := viewHost(&s.pool, host, s.update.Spec.OutOfBand.PowerVia); {
+	case view.NotFound != "":
+		return view.NotFound, nil
+	case view.Busy != "":
+		return view.Busy, nil
+	case !view.ViaMetal3:
+		return fmt.Sprintf("BareMetalHost %s/%s is not Metal3's any more", host.Namespace, host.Name), nil
+	default:
+		return pendingServicing(ctx, s.home, host)
+	}
+}
+
+// connect takes the BMC for this pass and connects to it.
+func (s *session) connect(ctx context.Context) error {
 	address, err := bmc.ParseAddress(s.host.Spec.BMC.Address)
 	if err != nil {
 		return err
@@ -199,12 +238,16 @@ func (s *session) open(ctx context.Context) error {
 			return err
 		}
 	}
-	s.machine, err = s.options.Open(ctx, bmc.Options{
+	opened, err := s.options.Open(ctx, bmc.Options{
 		Address: address, Credentials: credentials(secret), UUID: s.nodeUUID,
 		SkipVerify: s.host.Spec.BMC.DisableCertificateVerification, CA: s.options.BMCCA,
 	})
+	if err != nil {
+		return err
+	}
+	s.machine, s.reached = opened, true
 
-	return err
+	return nil
 }
 
 // secret reads the BMC's credentials live: no right to list Secrets is needed, and a corrected one works at once.
@@ -256,6 +299,7 @@ func (s *session) close(ctx context.Context) error {
 	if s.release != nil {
 		s.release()
 	}
+	s.machine, s.release = nil, nil
 
 	return err
 }

@@ -99,7 +99,8 @@ func record(ctx context.Context, do effects, w World, decision Decision) (World,
 	if err != nil {
 		return World{}, err
 	}
-	fresh.Recorded, fresh.Before, fresh.PhaseBefore = decision.Status.Intent.ID, w.Status, w.Phase
+	fresh.Recorded, fresh.Before = decision.Status.Intent.ID, w.Status
+	fresh.PhaseBefore, fresh.HostBefore = w.Phase, w.Host
 
 	return fresh, nil
 }

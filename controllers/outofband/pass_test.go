@@ -22,6 +22,10 @@ func (s *simulation) runFor(t *testing.T, d time.Duration) {
 		if after == 0 {
 			after = time.Minute
 		}
+		if s.key {
+			s.sweep()
+			after = min(after, pollPower)
+		}
 		s.advance(min(after, end.Sub(s.clock.Now())))
 	}
 	if wrong := s.check(); wrong != "" {

@@ -71,7 +71,9 @@ type Reconciler struct {
 	options  Options
 	registry *clusters.Registry
 	// home reads HostPools, BareMetalHosts and Secrets, live.
-	home     client.Reader
+	home client.Reader
+	// hosts writes our key of BareMetalHosts, and nothing else.
+	hosts    client.Client
 	events   events.EventRecorder
 	clock    clock.PassiveClock
 	metrics  *metrics
@@ -94,7 +96,7 @@ func SetupWithManager(mgr ctrl.Manager, registry *clusters.Registry, options Opt
 		return fmt.Errorf("setting up the controller %s: %w", controllerName, err)
 	}
 
-	return nil
+	return newReleaser(reconciler).setUp(mgr)
 }
 
 func newReconciler(mgr ctrl.Manager, registry *clusters.Registry, options Options) (*Reconciler, error) {
@@ -105,7 +107,7 @@ func newReconciler(mgr ctrl.Manager, registry *clusters.Registry, options Option
 	}
 
 	return &Reconciler{
-		options: options, registry: registry, home: mgr.GetAPIReader(),
+		options: options, registry: registry, home: mgr.GetAPIReader(), hosts: mgr.GetClient(),
 		events: mgr.GetEventRecorder("stayput-" + controllerName),
 		clock:  options.Clock, metrics: measured, locks: &bmc.Locks{},
 	}, nil
@@ -156,7 +158,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request Request) (reconcile.
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if s.bmcErr == nil {
-		if s.machine != nil {
+		if s.reached {
 			r.backoffs.clear(request)
 		}
 

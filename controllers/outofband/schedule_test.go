@@ -26,12 +26,15 @@ func TestMain(m *testing.M) {
 // A process is killed before and after each of its effects, in every pass of a whole rescue.
 func TestKilledAtEachStep(t *testing.T) {
 	t.Parallel()
-	for _, offered := range [][]bmc.Action{
-		{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart}, {bmc.ActionOn, bmc.ActionForceOff},
+	for _, begin := range []func(*simulation){
+		func(*simulation) {},
+		func(s *simulation) { s.offered = []bmc.Action{bmc.ActionOn, bmc.ActionForceOff} },
+		func(s *simulation) { s.throughMetal3(3 * time.Second) },
+		func(s *simulation) { s.throughMetal3(3 * time.Minute) },
 	} {
 		for kill := 1; ; kill++ {
 			s := newSimulation()
-			s.offered = offered
+			begin(s)
 			step := 0
 			strike := func(int, string) {
 				if step++; step == kill {
@@ -50,12 +53,16 @@ func TestKilledAtEachStep(t *testing.T) {
 					after = time.Second
 				}
 				s.advance(after)
+				s.sweep()
 			}
 			if wrong := s.check(); wrong != "" {
 				t.Fatalf("killed at step %d: %s; sent %+v", kill, wrong, s.sent)
 			}
 			if s.status.Reason != v1alpha1.OutOfBandResetsUsedUp || len(s.sent) == 0 {
 				t.Fatalf("killed at step %d: the rescue did not end: %+v", kill, s.status)
+			}
+			if s.world.Host.ViaMetal3 && (s.key || s.power != bmc.PowerOn) {
+				t.Fatalf("killed at step %d: in the end the key is there: %t, and the power is %s", kill, s.key, s.power)
 			}
 			if !killed {
 				break
@@ -72,6 +79,9 @@ func TestAnySchedule(t *testing.T) {
 		s := newSimulation()
 		if rapid.Bool().Draw(t, "no restart") {
 			s.offered = s.offered[:2]
+		}
+		if rapid.Bool().Draw(t, "through Metal3") {
+			s.throughMetal3(time.Duration(rapid.IntRange(0, 600).Draw(t, "delay")) * time.Second)
 		}
 		if rapid.Bool().Draw(t, "off") {
 			s.power = bmc.PowerOff
@@ -103,6 +113,14 @@ func TestAnySchedule(t *testing.T) {
 				t.Fatalf("%s; sent %+v", wrong, s.sent)
 			}
 		}
+		// Whatever has become of the controller: the key goes, and Metal3 switches the machine on.
+		s.sweepFor(holdLimit)
+		if s.key {
+			t.Fatalf("the key is there %s after the last pass; status %+v", holdLimit, s.status)
+		}
+		if s.sweepFor(s.bmoDelay + 2*time.Minute); s.world.Host.ViaMetal3 && s.power != bmc.PowerOn {
+			t.Fatalf("the machine is kept off; status %+v", s.status)
+		}
 	})
 }
 
@@ -119,6 +137,12 @@ func perturb(t *rapid.T, s *simulation) {
 	}
 	if rapid.IntRange(0, 9).Draw(t, "writer") == 0 {
 		s.stored++
+	}
+	switch rapid.IntRange(0, 19).Draw(t, "metal3") {
+	case 0, 1, 2, 3, 4:
+		s.sweep()
+	case 5:
+		s.key = false // baremetal-operator 0.13 deletes everybody's keys now and then
 	}
 	alive := life{agent: rapid.Bool().Draw(t, "agent"), kubelet: rapid.Bool().Draw(t, "kubelet")}
 	switch rapid.IntRange(0, 29).Draw(t, "machine") {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -78,6 +79,13 @@ type simulation struct {
 	// knownAlive tells what the last look at the API server gave: what comes between it and the action cannot be known.
 	knownAlive bool
 
+	// key is our reboot annotation of the host, which baremetal-operator heeds after bmoDelay; keyWrites is how often it
+	// was set or taken off by us. wishedAt is since when the power is to be another.
+	key       bool
+	keyWrites int
+	bmoDelay  time.Duration
+	wishedAt  time.Time
+
 	offered  []bmc.Action
 	power    bmc.Power
 	pending  bmc.Power
@@ -129,6 +137,56 @@ func (s *simulation) settle() {
 	if s.pending != "" && !s.clock.Now().Before(s.pendAt) {
 		s.power, s.pending = s.pending, ""
 	}
+	wish := bmc.PowerOn
+	if s.key {
+		wish = bmc.PowerOff
+	}
+	switch now := s.clock.Now(); {
+	case !s.world.Host.ViaMetal3 || s.power == wish:
+		s.wishedAt = time.Time{}
+	case s.wishedAt.IsZero():
+		s.wishedAt = now
+	case now.Sub(s.wishedAt) >= s.bmoDelay:
+		s.power, s.wishedAt = wish, time.Time{}
+	}
+}
+
+// throughMetal3 lets Metal3 switch the power.
+func (s *simulation) throughMetal3(delay time.Duration) {
+	s.world.Host.ViaMetal3, s.bmoDelay = true, delay
+	s.offered = []bmc.Action{bmc.ActionOn, bmc.ActionForceOff}
+}
+
+// setKey writes our key.
+func (s *simulation) setKey(on bool) {
+	if s.key != on {
+		s.key, s.wishedAt = on, time.Time{}
+		s.keyWrites++
+	}
+}
+
+// sweep is one look of the releaser.
+func (s *simulation) sweep() {
+	update, node := s.objects()
+	w := newWorld(update, node, s.clock.Now())
+	w.Host = s.world.Host
+	if s.key && !w.holds(s.clock.Now()) {
+		s.setKey(false)
+	}
+	s.settle()
+}
+
+// seenPower is the power as the way to it shows it.
+func (s *simulation) seenPower() bmc.Power {
+	if !s.world.Host.ViaMetal3 {
+		return s.power
+	}
+	host := &metal3.BareMetalHost{Status: metal3.BareMetalHostStatus{PoweredOn: s.power == bmc.PowerOn}}
+	if s.key {
+		host.Annotations = map[string]string{ownRebootAnnotation: hardReboot}
+	}
+
+	return metal3Power(host)
 }
 
 // lives makes the machine show life from now on; none is death.
@@ -379,7 +437,7 @@ func (p *process) observe(context.Context) (bmc.Observation, error) {
 		// A read takes time.
 		p.advance(50 * time.Millisecond)
 		p.lastRead = p.clock.Now()
-		seen = bmc.Observation{Power: p.power, At: p.clock.Now(), Offered: slices.Clone(p.offered)}
+		seen = bmc.Observation{Power: p.seenPower(), At: p.clock.Now(), Offered: slices.Clone(p.offered)}
 	})
 	if err != nil {
 		return bmc.Observation{}, err
@@ -396,7 +454,7 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 		if err != nil && bmc.KindOf(err) != bmc.Unknown {
 			return
 		}
-		record := sent{action: action, at: p.clock.Now(), power: p.power, forbidden: p.forbidden()}
+		record := sent{action: action, at: p.clock.Now(), power: p.seenPower(), forbidden: p.forbidden()}
 		if stored := p.status; stored != nil && stored.Intent != nil {
 			record.stored = stored.Intent.Action == string(action)
 			record.intent = stored.Intent.ID
@@ -405,6 +463,11 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 		p.sent = append(p.sent, record)
 		p.lives(life{})
 		p.boot++
+		if p.world.Host.ViaMetal3 {
+			p.setKey(action == bmc.ActionForceOff)
+
+			return
+		}
 		p.pending, p.pendAt = bmc.PowerOn, p.clock.Now().Add(3*time.Second)
 		if action == bmc.ActionForceOff {
 			p.pending = bmc.PowerOff

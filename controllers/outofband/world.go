@@ -33,10 +33,11 @@ type World struct {
 	// Problem is why it could not be read, or the action not be sent; nil: none.
 	Problem *Problem
 	// Recorded is the ID of the intent that this very pass has stored, Before the status that it replaced, and
-	// PhaseBefore the agent's phase on which it was decided.
+	// PhaseBefore and HostBefore the agent's phase and the host on which it was decided.
 	Recorded    string
 	Before      *v1alpha1.OutOfBandStatus
 	PhaseBefore v1alpha1.Phase
+	HostBefore  HostView
 }
 
 // Lease is what the node controller makes of the kubelet's Lease. The kubelet renews the Lease every 10 s, but writes
@@ -53,6 +54,7 @@ type Lease struct {
 // Settings are spec.outOfBand of a NodeUpdate, with defaults.
 type Settings struct {
 	Disabled         bool
+	PowerVia         v1alpha1.PowerPath
 	MaxResets        int32
 	SilentAfterReset time.Duration
 }
@@ -65,6 +67,8 @@ type HostView struct {
 	Busy string
 	// KeepPowered is spec.disablePowerOff.
 	KeepPowered bool
+	// ViaMetal3 tells that Metal3 switches the power.
+	ViaMetal3 bool
 }
 
 // Problem is an error on the way to the BMC.
@@ -91,7 +95,7 @@ func newWorld(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) Wor
 		Lease:       leaseOf(update, node),
 		SilentAfter: patience(update),
 		Settings: Settings{
-			Disabled: settings.Disabled, MaxResets: defaultMaxResets,
+			Disabled: settings.Disabled, PowerVia: settings.PowerVia, MaxResets: defaultMaxResets,
 			SilentAfterReset: settings.SilentAfterReset.Duration,
 		},
 	}

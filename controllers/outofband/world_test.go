@@ -29,6 +29,11 @@ func freeHost() *metal3.BareMetalHost {
 	}
 }
 
+func detach(h *metal3.BareMetalHost) {
+	h.Annotations = map[string]string{"baremetalhost.metal3.io/detached": ""}
+	h.Status.OperationalStatus = metal3.OperationalStatusDetached
+}
+
 func TestHostBusy(t *testing.T) {
 	t.Parallel()
 	annotate := func(name string) func(*metal3.BareMetalHost) {
@@ -48,8 +53,12 @@ func TestHostBusy(t *testing.T) {
 		},
 		"available":           {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateAvailable }, `state "available"`},
 		"paused":              {annotate("baremetalhost.metal3.io/paused"), "is paused"},
-		"detached":            {annotate("baremetalhost.metal3.io/detached"), "is detached"},
-		"detached status":     {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusDetached }, `"detached"`},
+		"being detached":      {annotate("baremetalhost.metal3.io/detached"), "is being detached"},
+		"detached":            {detach, ""},
+		"being attached":      {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusDetached }, "attached to Metal3 again"},
+		"paused and detached": {func(h *metal3.BareMetalHost) { detach(h); h.Annotations["baremetalhost.metal3.io/paused"] = "" }, "is paused"},
+		"detached, kept off":  {func(h *metal3.BareMetalHost) { detach(h); h.Spec.Online = false }, "spec.online"},
+		"detached and wanted": {func(h *metal3.BareMetalHost) { detach(h); h.Annotations["reboot.metal3.io"] = "" }, "reboot.metal3.io"},
 		"kept off":            {func(h *metal3.BareMetalHost) { h.Spec.Online = false }, "spec.online"},
 		"servicing":           {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusServicing }, "serviced"},
 		"error":               {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusError }, "has error"},
@@ -74,17 +83,22 @@ func TestViewHost(t *testing.T) {
 	}
 	host := freeHost()
 	host.Spec.DisablePowerOff = true
-	if got := viewHost(pool, host); got != (HostView{KeepPowered: true}) {
+	if got := viewHost(pool, host, v1alpha1.PowerViaBMC); got != (HostView{KeepPowered: true}) {
+		t.Errorf("got %+v", got)
+	}
+	// While our key is there the machine is kept off, whatever its BMC is told.
+	host.Annotations = map[string]string{ownRebootAnnotation: ""}
+	if got := viewHost(pool, host, v1alpha1.PowerViaBMC); !strings.Contains(got.Busy, "own annotation") {
 		t.Errorf("got %+v", got)
 	}
 	host.Spec.BMC.Address = ""
-	if got := viewHost(pool, host); !strings.Contains(got.NotFound, "spec.bmc.address") {
+	if got := viewHost(pool, host, v1alpha1.PowerViaBMC); !strings.Contains(got.NotFound, "spec.bmc.address") {
 		t.Errorf("got %+v", got)
 	}
 	// A NodeUpdate of another cluster must not reach hosts that its pool does not select.
 	host = freeHost()
 	host.Labels = nil
-	if got := viewHost(pool, host); !strings.Contains(got.NotFound, "not selected") {
+	if got := viewHost(pool, host, v1alpha1.PowerViaBMC); !strings.Contains(got.NotFound, "not selected") {
 		t.Errorf("got %+v", got)
 	}
 }
