@@ -248,5 +248,8 @@ func showLogs(t *testing.T, running *lab.Lab, nodes []string) {
 
 		console, err := machine.Console(logTail)
 		t.Logf("the console of %s ends (%v):\n%s", node, err, console)
+
+		seen, err := machine.Inspect(context.WithoutCancel(t.Context()))
+		t.Logf("QEMU says of %s (%v):\n%s", node, err, seen)
 	}
 }

@@ -267,6 +267,23 @@ func (m *Machine) Console(limit int64) (string, error) {
 	return string(data), nil
 }
 
+// Inspect is what QEMU says of the machine, for a person who wants to know where one hangs: its state, and twice the
+// registers, of which the instruction pointer tells firmware from kernel, and a loop from a halt.
+func (m *Machine) Inspect(ctx context.Context) (string, error) {
+	var seen strings.Builder
+
+	for _, question := range []string{"info status", "info registers", "info registers"} {
+		answer, err := m.libvirt.virsh(ctx, "qemu-monitor-command", m.state.Domain, "--hmp", question)
+		if err != nil {
+			return seen.String(), err
+		}
+
+		seen.WriteString(answer + "\n")
+	}
+
+	return seen.String(), nil
+}
+
 // PowerOn starts the machine. It is an error when it runs.
 func (m *Machine) PowerOn(ctx context.Context) error {
 	if _, err := m.libvirt.virsh(ctx, "start", m.state.Domain); err != nil {

@@ -47,6 +47,7 @@ func TestPowerOfAMachineAndItsTraces(t *testing.T) {
 	g.Expect(m.Running(ctx)).To(BeTrue())
 
 	// The firmware runs: it finds nothing to boot and says so on the serial console.
+	g.Expect(m.Inspect(t.Context())).To(And(ContainSubstring("running"), ContainSubstring("IP=")))
 	g.Eventually(func() (string, error) { return m.Console(4 << 10) }).WithTimeout(firmwareWait).
 		Should(ContainSubstring("BdsDxe"))
 
