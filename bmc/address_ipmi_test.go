@@ -10,15 +10,15 @@ import (
 func TestParseAnyAddress(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"ipmi://10.0.0.1": "10.0.0.1:623 ADMINISTRATOR",
-		"ipmi://10.0.0.1:6230?privilegelevel=OPERATOR": "10.0.0.1:6230 OPERATOR",
-		"IPMI://10.0.0.1/":                        "10.0.0.1:623 ADMINISTRATOR",
-		"libvirt://192.168.122.1:6233/":           "192.168.122.1:6233 ADMINISTRATOR",
-		"10.0.0.1":                                "10.0.0.1:623 ADMINISTRATOR",
-		"10.0.0.1:6230":                           "10.0.0.1:6230 ADMINISTRATOR",
-		"bmc.example.com":                         "bmc.example.com:623 ADMINISTRATOR",
-		"[fe80::1]:6230":                          "[fe80::1]:6230 ADMINISTRATOR",
-		"redfish://10.0.0.1/redfish/v1/Systems/1": "10.0.0.1:443 ",
+		"ipmi://10.0.0.1":                                    "10.0.0.1:623 ADMINISTRATOR",
+		"ipmi://10.0.0.1:6230?privilegelevel=OPERATOR":       "10.0.0.1:6230 OPERATOR",
+		"IPMI://10.0.0.1/":                                   "10.0.0.1:623 ADMINISTRATOR",
+		"libvirt://192.168.122.1:6233/":                      "192.168.122.1:6233 ADMINISTRATOR",
+		"10.0.0.1":                                           "10.0.0.1:623 ADMINISTRATOR",
+		"10.0.0.1:6230":                                      "10.0.0.1:6230 ADMINISTRATOR",
+		"bmc.example.com":                                    "bmc.example.com:623 ADMINISTRATOR",
+		"[fe80::1]:6230":                                     "[fe80::1]:6230 ADMINISTRATOR",
+		"redfish://10.0.0.1/redfish/v1/Systems/1":            "10.0.0.1:443 ",
 		"redfish+http://127.0.0.1:8000/redfish/v1/Systems/1": "127.0.0.1:8000 ",
 	} {
 		got, err := bmc.ParseAnyAddress(text)
