@@ -11,11 +11,7 @@ import (
 
 // Address is where a BMC is, and which of its systems is meant.
 type Address struct {
-	// Protocol is how it is spoken to.
-	Protocol Protocol
-	// Privilege is the IPMI privilege level of the session; "" for Redfish.
-	Privilege string
-	// Scheme is "http" or "https", and "ipmi" for IPMI.
+	// Scheme is "http" or "https".
 	Scheme string
 	// Host is the host, an IPv6 address in brackets, with the port when the address has one.
 	Host string
@@ -45,8 +41,7 @@ const (
 	dnsName  = `^` + dnsLabel + `(\.` + dnsLabel + `)*\.?$`
 )
 
-// ParseAddress reads spec.bmc.address of a BareMetalHost for a caller that speaks Redfish only: it refuses IPMI, which
-// ParseAnyAddress takes. Its errors are of kind Unsupported.
+// ParseAddress reads spec.bmc.address of a BareMetalHost. Its errors are of kind Unsupported.
 func ParseAddress(text string) (Address, error) {
 	scheme, transport, err := addressScheme(text)
 	if err != nil {
@@ -139,7 +134,7 @@ func (a Address) HostPort() string {
 	parsed := url.URL{Host: a.Host}
 	port := parsed.Port()
 	if port == "" {
-		port = map[string]string{schemeHTTP: "80", schemeHTTPS: "443", schemeIPMI: portIPMI}[a.Scheme]
+		port = map[string]string{schemeHTTP: "80", schemeHTTPS: "443"}[a.Scheme]
 	}
 
 	return net.JoinHostPort(strings.ToLower(strings.TrimRight(parsed.Hostname(), ".")), port)
