@@ -166,10 +166,11 @@ func (i Intent) afterOff(seen Observation, last Sent, limit time.Duration, now t
 	}
 }
 
-// afterOn waits for On. A restart that left the machine off is completed by On.
+// afterOn waits for On. After a restart a reading of On may be the one from before; On itself is sent only when Off was
+// seen. A restart that left the machine off is completed by On.
 func afterOn(seen Observation, last Sent, limits Limits, now time.Time) Step {
 	switch {
-	case seen.Power == PowerOn && seen.At.Sub(last.At) >= limits.Settle:
+	case seen.Power == PowerOn && (last.Action == ActionOn || seen.At.Sub(last.At) >= limits.Settle):
 		return Step{Verb: Done, Why: fmt.Sprintf("the machine is on after %s", last.Action)}
 	case now.Sub(last.At) < limits.On:
 		return Step{Verb: Wait, Why: "waiting for the machine to be on"}

@@ -64,6 +64,8 @@ const (
 	// power_on_conflict_retry: 6 times, 10 s).
 	refusedTries = 6
 	refusedPause = 10 * time.Second
+	// awayLimit is how long a BMC may be away after an action: a restart of its own takes up to six minutes.
+	awayLimit = 7 * time.Minute
 )
 
 // Run carries out an intent: it reads the state, checks which machine answers, sends one action, observes until the
@@ -236,7 +238,7 @@ func (r *run) lastAct() time.Time {
 
 // patience is how long after the last action the power may stay unread.
 func (r *run) patience() time.Duration {
-	return max(r.options.Limits.Off, r.options.Limits.On, r.options.Limits.Shutdown)
+	return max(awayLimit, r.options.Limits.Off, r.options.Limits.On, r.options.Limits.Shutdown)
 }
 
 func (r *run) read(ctx context.Context) error {

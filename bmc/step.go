@@ -60,7 +60,7 @@ type Limits struct {
 	Shutdown time.Duration
 	// On is how long it may take to be on after On, or after a restart. Default 120 s.
 	On time.Duration
-	// Settle is how long a reading after On or a restart may still be the one from before. Default 15 s.
+	// Settle is how long a reading after a restart may still be the one from before. Default 15 s.
 	Settle time.Duration
 }
 

@@ -168,6 +168,13 @@ func (m *machine) checkIdentity() error {
 	if err != nil {
 		return err
 	}
+
+	return m.isExpected(now)
+}
+
+// isExpected refuses another machine than the expected one, also when it took the place of that one since the BMC was
+// opened.
+func (m *machine) isExpected(now system) error {
 	if !bmc.SameUUID(m.options.UUID, now.UUID) {
 		return m.fail(bmc.Mismatch, "checking the machine", fmt.Sprintf(
 			"system %s has UUID %s, but the expected machine has %s; correct spec.bmc.address, "+

@@ -72,6 +72,9 @@ func (m *machine) Do(ctx context.Context, action bmc.Action) error {
 	if err != nil {
 		return err
 	}
+	if err := m.isExpected(now); err != nil {
+		return err
+	}
 	reset := now.Actions.Reset
 	if reset.Target == "" {
 		return m.fail(bmc.Unsupported, op, "the BMC offers no action #ComputerSystem.Reset; may this account change power?")

@@ -72,24 +72,43 @@ func hostBusy(host *metal3.BareMetalHost) string {
 	case !host.Spec.Online:
 		return name + "has spec.online false, which keeps it off; set it to true"
 	}
+	if state := operationBusy(host); state != "" {
+		return name + state
+	}
+	if annotation := rebootedByAnother(host); annotation != "" {
+		return name + "is rebooted by another (annotation " + annotation + ")"
+	}
+
+	return ""
+}
+
+// operationBusy is the part of hostBusy that Metal3 tells as the host's operational status.
+func operationBusy(host *metal3.BareMetalHost) string {
 	switch host.Status.OperationalStatus {
 	case metal3.OperationalStatusOK, "":
+		return ""
 	case metal3.OperationalStatusDetached:
-		if !detached(host) {
-			return name + "is being attached to Metal3 again"
+		if detached(host) {
+			return ""
 		}
+
+		return "is being attached to Metal3 again"
 	case metal3.OperationalStatusServicing:
-		return name + "is being serviced (firmware)"
+		return "is being serviced (firmware)"
 	case metal3.OperationalStatusError:
-		return fmt.Sprintf("%shas error %q: %s", name, host.Status.ErrorType, host.Status.ErrorMessage)
+		return fmt.Sprintf("has error %q: %s", host.Status.ErrorType, host.Status.ErrorMessage)
 	default:
-		return fmt.Sprintf("%shas operational status %q", name, host.Status.OperationalStatus)
+		return fmt.Sprintf("has operational status %q", host.Status.OperationalStatus)
 	}
+}
+
+// rebootedByAnother is the annotation with which somebody else asked Metal3 for a reboot, "" for none.
+func rebootedByAnother(host *metal3.BareMetalHost) string {
 	for annotation := range host.Annotations {
 		reboot := annotation == metal3.RebootAnnotationPrefix ||
 			strings.HasPrefix(annotation, metal3.RebootAnnotationPrefix+"/")
 		if reboot && annotation != ownRebootAnnotation {
-			return name + "is rebooted by another (annotation " + annotation + ")"
+			return annotation
 		}
 	}
 

@@ -66,10 +66,11 @@ func (r *releaser) setUp(mgr ctrl.Manager) error {
 func (r *releaser) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	var host metal3.BareMetalHost
 	err := r.home.Get(ctx, request.NamespacedName, &host)
-	if client.IgnoreNotFound(err) != nil {
+	gone := apierrors.IsNotFound(err)
+	if err != nil && !gone {
 		return reconcile.Result{}, fmt.Errorf("reading BareMetalHost %s: %w", request.NamespacedName, err)
 	}
-	if err != nil || !has(&host, ownRebootAnnotation) {
+	if gone || !has(&host, ownRebootAnnotation) {
 		r.forgetKey(request.NamespacedName)
 
 		return reconcile.Result{}, nil

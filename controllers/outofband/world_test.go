@@ -51,11 +51,13 @@ func TestHostBusy(t *testing.T) {
 		"deprovisioning": {
 			func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateDeprovisioning }, `state "deprovisioning"`,
 		},
-		"available":           {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateAvailable }, `state "available"`},
-		"paused":              {annotate("baremetalhost.metal3.io/paused"), "is paused"},
-		"being detached":      {annotate("baremetalhost.metal3.io/detached"), "is being detached"},
-		"detached":            {detach, ""},
-		"being attached":      {func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusDetached }, "attached to Metal3 again"},
+		"available":      {func(h *metal3.BareMetalHost) { h.Status.Provisioning.State = metal3.StateAvailable }, `state "available"`},
+		"paused":         {annotate("baremetalhost.metal3.io/paused"), "is paused"},
+		"being detached": {annotate("baremetalhost.metal3.io/detached"), "is being detached"},
+		"detached":       {detach, ""},
+		"being attached": {
+			func(h *metal3.BareMetalHost) { h.Status.OperationalStatus = metal3.OperationalStatusDetached }, "attached to Metal3 again",
+		},
 		"paused and detached": {func(h *metal3.BareMetalHost) { detach(h); h.Annotations["baremetalhost.metal3.io/paused"] = "" }, "is paused"},
 		"detached, kept off":  {func(h *metal3.BareMetalHost) { detach(h); h.Spec.Online = false }, "spec.online"},
 		"detached and wanted": {func(h *metal3.BareMetalHost) { detach(h); h.Annotations["reboot.metal3.io"] = "" }, "reboot.metal3.io"},

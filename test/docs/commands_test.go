@@ -148,7 +148,9 @@ func TestCommandsExist(t *testing.T) {
 			}
 		}
 	}
-	for _, wanted := range []string{"make demo", "make test", "stayput image", "stayput node", "stayput status", "stayput retry", "stayput bmc"} {
+	for _, wanted := range []string{
+		"make demo", "make test", "stayput image", "stayput node", "stayput status", "stayput retry", "stayput bmc",
+	} {
 		if !found[wanted] {
 			t.Errorf("no page shows `%s`", wanted)
 		}
