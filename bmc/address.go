@@ -48,6 +48,12 @@ func ParseAddress(text string) (Address, error) {
 		return Address{}, err
 	}
 	_, rest, _ := strings.Cut(text, ":")
+	// Before anything is made of the text: a password with a "/" or "?" in it would be taken for a path or a query, and
+	// could be quoted.
+	if strings.Contains(rest, "@") {
+		return Address{}, addressError("holds a user name or password; put them into the Secret that " +
+			"spec.bmc.credentialsName names, and take them out of the address")
+	}
 	// baremetal-operator accepts "redfish:host" too.
 	if !strings.HasPrefix(rest, "//") {
 		rest = "//" + rest
@@ -56,10 +62,6 @@ func ParseAddress(text string) (Address, error) {
 	if parseErr != nil {
 		// The parser's error quotes the text, which may hold a password.
 		return Address{}, addressError("is not a valid URL; use redfish://HOST/redfish/v1/Systems/ID")
-	}
-	if parsed.User != nil {
-		return Address{}, addressError("holds a user name or password; put them into the Secret that " +
-			"spec.bmc.credentialsName names, and take them out of the address")
 	}
 	if err := checkHost(parsed); err != nil {
 		return Address{}, err

@@ -144,6 +144,11 @@ func (i Intent) Next(seen Observation, last Sent, limits Limits, now time.Time) 
 	case ActionShutdown:
 		return i.afterOff(seen, last, limits.Shutdown, now)
 	case ActionOn, ActionForceRestart, ActionSoftRestart, ActionPowerCycle:
+		// No plan that ends off sends these. Of one that was stored for another intent it must neither be taken for
+		// done, nor be switched on.
+		if i.endsOff() {
+			return i.afterOff(seen, last, limits.Off, now)
+		}
 	}
 
 	return afterOn(seen, last, limits, now)

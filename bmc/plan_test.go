@@ -110,6 +110,9 @@ func TestStepsAreSafe(t *testing.T) {
 				t.Fatalf("acts on an observation from before the action: %+v", step)
 			}
 		}
+		if step.Verb == bmc.Done && (seen.Power == bmc.PowerOff) != endsOff {
+			t.Fatalf("takes a machine whose power is %s for done", seen.Power)
+		}
 		if step.Verb != bmc.Send {
 			return
 		}
