@@ -276,13 +276,14 @@ func (r *run) stopped(ctx context.Context) error {
 
 	return &Error{
 		Kind: kind, Op: "power intent " + string(r.report.Intent), Err: ctx.Err(),
-		Detail: fmt.Sprintf("%s; the machine's power was %s; sent so far: %v", why, r.report.Observed, actionsOf(r.report.Sent)),
+		Detail: fmt.Sprintf("%s; the machine's power was %s; sent so far: %v", why, r.report.Observed, r.report.Actions()),
 	}
 }
 
-func actionsOf(sent []Sent) []Action {
-	actions := make([]Action, 0, len(sent))
-	for _, each := range sent {
+// Actions are those of Sent, in their order.
+func (r Report) Actions() []Action {
+	actions := make([]Action, 0, len(r.Sent))
+	for _, each := range r.Sent {
 		actions = append(actions, each.Action)
 	}
 

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stayput-dev/stayput/bmc"
-	"github.com/stayput-dev/stayput/bmc/redfish"
 )
 
 func newBMCCommand(out outside) *cobra.Command {
@@ -51,7 +50,7 @@ func newBMCIdentifyCommand(out outside) *cobra.Command {
 	}
 	flags := newBMCFlags(command, out)
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error {
+		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 			identity, err := machine.Identity(ctx)
 			if err != nil {
 				return err
@@ -112,7 +111,7 @@ func newBMCStatusCommand(out outside) *cobra.Command {
 	}
 	flags := newBMCFlags(command, out)
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error {
+		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 			identity, err := machine.Identity(ctx)
 			if err != nil {
 				return err
@@ -170,7 +169,7 @@ func (a *actFlags) act(cmd *cobra.Command, flags *bmcFlags, name string, intent 
 	// The watching is bound by --wait.
 	flags.timeout = max(flags.timeout, a.wait)
 
-	return flags.with(cmd, name, func(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error {
+	return flags.with(cmd, name, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 		ctx, cancel := context.WithTimeout(ctx, a.wait)
 		defer cancel()
 		a.warn(cmd, target, intent)
@@ -213,19 +212,10 @@ type reportAnswer struct {
 
 func reportAnswerOf(target bmcTarget, report bmc.Report, dryRun bool) reportAnswer {
 	return reportAnswer{
-		Target: target.name, Intent: report.Intent, DryRun: dryRun, Before: report.Before, Sent: actionsOf(report),
+		Target: target.name, Intent: report.Intent, DryRun: dryRun, Before: report.Before, Sent: report.Actions(),
 		Accepted: report.Accepted, Observed: report.Observed, Result: string(report.Verb), Why: report.Why,
 		Seconds: report.Elapsed.Seconds(),
 	}
-}
-
-func actionsOf(report bmc.Report) []bmc.Action {
-	actions := make([]bmc.Action, 0, len(report.Sent))
-	for _, each := range report.Sent {
-		actions = append(actions, each.Action)
-	}
-
-	return actions
 }
 
 func reportRows(target bmcTarget, report bmc.Report, dryRun bool) [][]string {
@@ -237,7 +227,7 @@ func reportRows(target bmcTarget, report bmc.Report, dryRun bool) [][]string {
 	return [][]string{
 		{"TARGET", "INTENT", "BEFORE", sent, "NOW", "RESULT", "TOOK"},
 		{
-			target.name, string(report.Intent), string(report.Before), orDash(joined(actionsOf(report))), string(report.Observed),
+			target.name, string(report.Intent), string(report.Before), orDash(joined(report.Actions())), string(report.Observed),
 			string(report.Verb), report.Elapsed.Round(time.Second).String(),
 		},
 	}
@@ -320,7 +310,7 @@ func newBMCLogCommand(out outside) *cobra.Command {
 			return fmt.Errorf("%w: --lines %d; use a number above 0", errUnknownWord, lines)
 		}
 
-		return flags.with(cmd, args[0], func(ctx context.Context, _ bmcTarget, machine redfish.Diagnoser) error {
+		return flags.with(cmd, args[0], func(ctx context.Context, _ bmcTarget, machine bmc.Machine) error {
 			entries, err := machine.Log(ctx, lines)
 			if err != nil {
 				return err

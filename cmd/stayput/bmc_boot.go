@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stayput-dev/stayput/bmc"
-	"github.com/stayput-dev/stayput/bmc/redfish"
 )
 
 func newBMCBootCommand(out outside) *cobra.Command {
@@ -35,7 +34,7 @@ func newBMCBootCommand(out outside) *cobra.Command {
 			return err
 		}
 
-		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error {
+		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 			return setBoot(ctx, cmd, flags, target, machine, wanted, dryRun)
 		})
 	}
@@ -78,7 +77,7 @@ func wantedBoot(words []string, mode string, continuous bool) (*bmc.Boot, error)
 
 // setBoot sets an override if there is one to set, and prints what holds then.
 func setBoot(
-	ctx context.Context, cmd *cobra.Command, flags *bmcFlags, target bmcTarget, machine redfish.Diagnoser, wanted *bmc.Boot, dryRun bool,
+	ctx context.Context, cmd *cobra.Command, flags *bmcFlags, target bmcTarget, machine bmc.Machine, wanted *bmc.Boot, dryRun bool,
 ) error {
 	if err := checkExpected(ctx, target, machine); err != nil {
 		return err
@@ -114,7 +113,7 @@ func setBoot(
 }
 
 // checkExpected refuses another machine than the one that is meant, before anything is changed.
-func checkExpected(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error {
+func checkExpected(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 	identity, err := machine.Identity(ctx)
 	if err != nil {
 		return err
@@ -145,7 +144,7 @@ the first drive that takes an image is used, or the only one that holds one.
 			return err
 		}
 
-		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error {
+		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 			return changeMedia(ctx, cmd, flags, target, machine, change, dryRun)
 		})
 	}
@@ -197,7 +196,7 @@ func (c mediaChange) choose(slots []bmc.MediaSlot) (string, error) {
 }
 
 func changeMedia(
-	ctx context.Context, cmd *cobra.Command, flags *bmcFlags, target bmcTarget, machine redfish.Diagnoser, change mediaChange, dryRun bool,
+	ctx context.Context, cmd *cobra.Command, flags *bmcFlags, target bmcTarget, machine bmc.Machine, change mediaChange, dryRun bool,
 ) error {
 	slots, err := machine.Media(ctx)
 	if err != nil {

@@ -78,7 +78,7 @@ Nothing is changed. The exit code is 1 when a check has failed.
 // examine finds what it can; it ends with the check that nothing comes after.
 func (f *bmcFlags) examine(cmd *cobra.Command, name string) []finding {
 	var findings []finding
-	err := f.with(cmd, name, func(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error {
+	err := f.with(cmd, name, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 		trust := finding{"certificate", verdictOK, "verified"}
 		switch {
 		case target.options.Address.Scheme == "http":
@@ -93,7 +93,13 @@ func (f *bmcFlags) examine(cmd *cobra.Command, name string) []finding {
 			return err
 		}
 		findings = append(findings, identityFinding(identity, target.expected))
-		found, err := machine.Diagnose(ctx)
+		diagnoser, ok := machine.(redfish.Diagnoser)
+		if !ok {
+			findings = append(findings, finding{"service", verdictUnknown, "this protocol tells no more"})
+
+			return nil
+		}
+		found, err := diagnoser.Diagnose(ctx)
 		if err != nil {
 			return err
 		}

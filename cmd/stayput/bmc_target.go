@@ -49,13 +49,13 @@ type bmcFlags struct {
 // outside is what the commands reach.
 type outside struct {
 	connect func(*rolloutFlags) (client.Client, string, error)
-	open    func(context.Context, bmc.Options) (redfish.Diagnoser, error)
+	open    func(context.Context, bmc.Options) (bmc.Machine, error)
 	// in is where a person is asked.
 	in io.Reader
 }
 
 func realOutside() outside {
-	return outside{connect: (*rolloutFlags).connect, open: openRedfish, in: os.Stdin}
+	return outside{connect: (*rolloutFlags).connect, open: redfish.Open, in: os.Stdin}
 }
 
 const (
@@ -84,16 +84,6 @@ func newBMCFlags(command *cobra.Command, out outside) *bmcFlags {
 	return flags
 }
 
-func openRedfish(ctx context.Context, options bmc.Options) (redfish.Diagnoser, error) {
-	machine, err := redfish.Open(ctx, options)
-	if err != nil {
-		return nil, err
-	}
-	diagnoser, _ := machine.(redfish.Diagnoser)
-
-	return diagnoser, nil
-}
-
 // bmcTarget is a BMC that was found.
 type bmcTarget struct {
 	name    string
@@ -109,7 +99,7 @@ func (t bmcTarget) keepPowered() bool { return t.host != nil && t.host.Spec.Disa
 
 // with opens the BMC of the target, calls use, and closes the session, also after an interrupt.
 func (f *bmcFlags) with(
-	cmd *cobra.Command, name string, use func(ctx context.Context, target bmcTarget, machine redfish.Diagnoser) error,
+	cmd *cobra.Command, name string, use func(ctx context.Context, target bmcTarget, machine bmc.Machine) error,
 ) (err error) {
 	ctx := cmd.Context()
 	target, err := f.find(ctx, cmd.ErrOrStderr(), name)

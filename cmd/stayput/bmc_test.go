@@ -82,10 +82,10 @@ func (b *bmcBench) run(args ...string) (stdout, stderr string, err error) {
 	b.Helper()
 	command := newBMCCommand(outside{
 		connect: func(*rolloutFlags) (client.Client, string, error) { return b.cluster, "metal", nil },
-		open: func(ctx context.Context, options bmc.Options) (redfish.Diagnoser, error) {
+		open: func(ctx context.Context, options bmc.Options) (bmc.Machine, error) {
 			b.opened++
 
-			return openRedfish(ctx, options)
+			return redfish.Open(ctx, options)
 		},
 		in: strings.NewReader(""),
 	})
