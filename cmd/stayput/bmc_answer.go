@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"sigs.k8s.io/yaml"
 )
@@ -17,7 +15,7 @@ type answerFormat string
 // The formats.
 const (
 	answerTable answerFormat = "table"
-	answerJSON  answerFormat = "json"
+	answerJSON  answerFormat = outputJSON
 	answerYAML  answerFormat = "yaml"
 )
 
@@ -40,32 +38,18 @@ func (f *answerFormat) Set(text string) error {
 
 // print prints an answer, whose rows are only for the table.
 func (f *answerFormat) print(out io.Writer, answer any, rows [][]string) error {
-	switch *f {
-	case answerJSON:
-		data, err := json.MarshalIndent(answer, "", "  ")
-		if err != nil {
-			return fmt.Errorf("encoding the answer: %w", err)
-		}
-
-		return writeText(out, string(data)+"\n")
-	case answerYAML:
+	if *f == answerYAML {
 		data, err := yaml.Marshal(answer)
 		if err != nil {
 			return fmt.Errorf("encoding the answer: %w", err)
 		}
 
 		return writeText(out, string(data))
-	case answerTable:
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) //nolint:mnd // two spaces between columns
-	for _, row := range rows {
-		if err := writeText(table, strings.Join(row, "\t")+"\n"); err != nil {
-			return err
-		}
-	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("writing the output: %w", err)
 	}
 
-	return nil
+	return printAs(out, outputFormat(*f), answer, func(out io.Writer) {
+		for _, row := range rows {
+			fmt.Fprintln(out, strings.Join(row, "\t"))
+		}
+	})
 }
