@@ -17,7 +17,8 @@
 //
 // No error text holds a credential, even when a BMC echoes one.
 //
-// This package holds what all drivers share; package redfish is one. No driver tries another protocol after an action.
+// This package holds what all drivers share; they are the packages redfish and ipmi, and package connect chooses between
+// them by the address. No driver tries another protocol after an action.
 //
 // The package knows nothing of Kubernetes.
 package bmc

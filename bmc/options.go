@@ -12,6 +12,10 @@ const (
 	DefaultRequestTimeout = 60 * time.Second
 )
 
+// DefaultCipherSuite is RAKP-HMAC-SHA1, HMAC-SHA1-96, AES-CBC-128, which every IPMI 2.0 BMC must have (table 22-20).
+// OpenBMC's have 17 only, which is the same with SHA-256.
+const DefaultCipherSuite = 3
+
 // Credentials of a BMC account. White space around both must already be trimmed, as baremetal-operator does.
 type Credentials struct {
 	Username, Password string
@@ -36,6 +40,11 @@ type Options struct {
 	// LegacyTLS allows the cipher suites of TLS 1.2 with RSA key exchange, which give no forward secrecy and which some
 	// old BMCs have only. TLS 1.2 stays the least version, and certificates are verified alike.
 	LegacyTLS bool
+	// CipherSuite is the one of an IPMI session. Default DefaultCipherSuite.
+	CipherSuite int
+	// Pause is the least time between two runs of ipmitool to one IPMI BMC. Default 0: BMCs refuse, with Busy, what comes
+	// too fast, and most can take it. Give 5 s (Ironic's min_command_interval) to one that loses answers or hangs.
+	Pause time.Duration
 	// UUID is the SMBIOS UUID that the machine must have. Empty: not checked. A BMC that tells no UUID passes.
 	UUID string
 	// ConnectTimeout bounds connecting, and the TLS handshake. Default DefaultConnectTimeout.
@@ -51,6 +60,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.RequestTimeout <= 0 {
 		o.RequestTimeout = DefaultRequestTimeout
+	}
+	if o.CipherSuite <= 0 {
+		o.CipherSuite = DefaultCipherSuite
 	}
 
 	return o

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stayput-dev/stayput/bmc"
-	"github.com/stayput-dev/stayput/bmc/redfish"
+	"github.com/stayput-dev/stayput/bmc/connect"
 )
 
 var (
@@ -55,7 +55,7 @@ type outside struct {
 }
 
 func realOutside() outside {
-	return outside{connect: (*rolloutFlags).connect, open: redfish.Open, in: os.Stdin}
+	return outside{connect: (*rolloutFlags).connect, open: connect.Open, in: os.Stdin}
 }
 
 const (

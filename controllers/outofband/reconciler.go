@@ -18,7 +18,7 @@ import (
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
-	"github.com/stayput-dev/stayput/bmc/redfish"
+	"github.com/stayput-dev/stayput/bmc/connect"
 	"github.com/stayput-dev/stayput/controllers/clusters"
 )
 
@@ -36,7 +36,7 @@ type Options struct {
 	Concurrency int
 	// Registerer takes the metrics. Default: controller-runtime's.
 	Registerer prometheus.Registerer
-	// Clock and Open are for tests. Default: the real clock, redfish.Open.
+	// Clock and Open are for tests. Default: the real clock, connect.Open.
 	Clock clock.PassiveClock
 	Open  func(context.Context, bmc.Options) (bmc.Machine, error)
 }
@@ -60,7 +60,7 @@ func (o Options) withDefaults() Options {
 		o.Clock = clock.RealClock{}
 	}
 	if o.Open == nil {
-		o.Open = redfish.Open
+		o.Open = connect.Open
 	}
 
 	return o

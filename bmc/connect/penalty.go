@@ -1,0 +1,111 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stayput-dev/stayput/bmc"
+)
+
+// Pauses after errors. They double from first to last with each further error.
+const (
+	firstPause     = 5 * time.Second
+	lastPause      = 5 * time.Minute
+	firstAuthPause = 10 * time.Minute
+	lastAuthPause  = time.Hour
+	// maxRetryAfter bounds what a BMC may ask for.
+	maxRetryAfter = 10 * time.Minute
+)
+
+// penalty is why and until when something is not tried again.
+type penalty struct {
+	failures int
+	until    time.Time
+	err      *bmc.Error
+}
+
+// doubled is first, doubled with each failure after the first one, at most last.
+func doubled(first, last time.Duration, failures int) time.Duration {
+	for range failures - 1 {
+		if first >= last {
+			break
+		}
+		first *= 2
+	}
+
+	return min(first, last)
+}
+
+// failed notes one more Transient or Busy error. random in [0,1) makes the pause half to all of its length, so that
+// BMCs that failed together are not asked together.
+func (p *penalty) failed(err *bmc.Error, now time.Time, random float64) {
+	p.failures++
+	p.err = err
+	whole := doubled(firstPause, lastPause, p.failures)
+	pause := whole/2 + time.Duration(random*float64(whole/2))
+	p.until = now.Add(max(pause, min(err.RetryAfter, maxRetryAfter)))
+}
+
+// refused notes once more that credentials were refused.
+func (p *penalty) refused(err *bmc.Error, now time.Time) {
+	p.failures++
+	p.err = err
+	p.until = now.Add(max(doubled(firstAuthPause, lastAuthPause, p.failures), min(err.RetryAfter, maxRetryAfter)))
+}
+
+// active is the error of a Do before the time, nil when it may be tried.
+func (p *penalty) active(hostPort string, now time.Time) error {
+	left := p.until.Sub(now)
+	if p.err == nil || left <= 0 {
+		return nil
+	}
+
+	return &bmc.Error{
+		Kind: p.err.Kind, Op: "waiting after an error", BMC: hostPort, RetryAfter: left, Err: p.err,
+		Detail: fmt.Sprintf("nothing was sent, it is left alone for %s more after %d errors; the last: %v",
+			left.Round(time.Second), p.failures, p.err),
+	}
+}
+
+// forgotten tells whether so long has passed that the count begins anew.
+func (p *penalty) forgotten(now time.Time, after time.Duration) bool {
+	return !now.Before(p.until.Add(after))
+}
+
+// note draws the consequences of an operation's error for later ones. The caller holds the pool's mutex.
+func (e *entry) note(ctx context.Context, credentials bmc.Credentials, err error, now time.Time, random func() float64) {
+	ours, isOurs := errors.AsType[*bmc.Error](err)
+	switch {
+	case err == nil:
+		e.pause = penalty{}
+		delete(e.refused, credentials)
+	case isOurs && ours.Kind == bmc.Auth:
+		refused := e.refused[credentials]
+		refused.refused(ours, now)
+		e.refused[credentials] = refused
+	case !isOurs, errors.Is(ctx.Err(), context.Canceled):
+		// The caller's own error, or its change of mind, says nothing about the BMC.
+	case ours.Kind == bmc.Transient, ours.Kind == bmc.Busy:
+		e.pause.failed(ours, now, random())
+	case ours.Kind == bmc.Unknown:
+		// The caller must read the power state now; a pause would keep it from that.
+	default:
+		e.pause = penalty{}
+	}
+}
+
+// ruins tells whether a machine is not to be used again after err.
+func ruins(err error) bool {
+	ours, ok := errors.AsType[*bmc.Error](err)
+	if !ok {
+		return false
+	}
+	switch ours.Kind {
+	case bmc.Auth, bmc.Transient, bmc.Unknown:
+		return true
+	default:
+		return false
+	}
+}
