@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -23,18 +22,7 @@ import (
 func TestInFrontOfSushyTools(t *testing.T) {
 	t.Parallel()
 	const uuid = "5b0c6f52-0c8e-4e0b-9d6e-5d1d1a1f0a77"
-	emulator, err := lab.Start(t.Context(), lab.Options{
-		StateDir: t.TempDir(), Username: user, Password: password,
-		Fake: []lab.FakeSystem{{UUID: uuid, Name: "one", PoweredOn: true}}, Progress: os.Stderr,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := emulator.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	emulator := lab.StartFake(t, user, password, lab.FakeSystem{UUID: uuid, Name: "one", PoweredOn: true})
 	target, m := openThrough(t, emulator, uuid)
 	played := 0
 	for _, p := range slices.Concat(wirePlays(), answerPlays()) {

@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -35,18 +34,7 @@ func serveImages(t *testing.T) *httptest.Server {
 func TestSushyTools(t *testing.T) {
 	t.Parallel()
 	const uuid = "4d9f2a0e-6d55-4a7e-9c6f-0f3f5f3f2b11"
-	emulator, err := lab.Start(t.Context(), lab.Options{
-		StateDir: t.TempDir(), Username: user, Password: password,
-		Fake: []lab.FakeSystem{{UUID: uuid, Name: "one", PoweredOn: true}}, Progress: os.Stderr,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := emulator.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	emulator := lab.StartFake(t, user, password, lab.FakeSystem{UUID: uuid, Name: "one", PoweredOn: true})
 	address, err := bmc.ParseAddress(emulator.Address(uuid))
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package redfish_test
 
 import (
 	"errors"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -19,12 +18,7 @@ const uuid = "27946b59-9e44-4fa7-8e91-f3527a1ef094"
 func TestEmulator(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	emulator, err := redfish.Start(t.Context(), redfish.Options{
-		StateDir: t.TempDir(), Username: "admin", Password: "secret word",
-		Fake: []redfish.FakeSystem{{UUID: uuid, Name: "one", PoweredOn: true}}, Progress: os.Stderr,
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(emulator.Stop()).To(Succeed()) })
+	emulator := redfish.StartFake(t, "admin", "secret word", redfish.FakeSystem{UUID: uuid, Name: "one", PoweredOn: true})
 
 	address, err := bmc.ParseAddress(emulator.Address(uuid))
 	g.Expect(err).NotTo(HaveOccurred())
