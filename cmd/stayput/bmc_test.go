@@ -39,18 +39,7 @@ type bmcBench struct {
 
 func newBMCBench(t *testing.T) *bmcBench {
 	t.Helper()
-	started, err := emulator.Start(t.Context(), emulator.Options{
-		StateDir: t.TempDir(), Username: bmcUser, Password: bmcPassword, Progress: os.Stderr,
-		Fake: []emulator.FakeSystem{{UUID: oneUUID, Name: "one", PoweredOn: true}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := started.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	started := emulator.StartFake(t, bmcUser, bmcPassword, emulator.FakeSystem{UUID: oneUUID, Name: "one", PoweredOn: true})
 	host := &metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "host-1"}}
 	host.Spec.Online = true
 	host.Spec.BMC = metal3.BMCDetails{Address: started.Address(oneUUID), CredentialsName: "host-1-bmc"}
