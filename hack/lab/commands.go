@@ -23,7 +23,7 @@ import (
 func newToolsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "tools",
-		Short: "Build the pinned Kubernetes and containerd programs, unless they are in the cache",
+		Short: "Build the pinned Kubernetes, containerd and Metal3 programs, unless they are in the cache",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			root, err := tools.RepositoryRoot()
@@ -33,7 +33,7 @@ func newToolsCommand() *cobra.Command {
 
 			report := reporter(cmd.OutOrStdout())
 
-			for _, set := range []tools.Set{tools.Kubernetes(), tools.Containerd()} {
+			for _, set := range []tools.Set{tools.Kubernetes(), tools.Containerd(), tools.BareMetalOperator()} {
 				if _, err := tools.Ensure(cmd.Context(), root, set, report); err != nil {
 					return err
 				}

@@ -17,6 +17,8 @@ import (
 const (
 	KubernetesVersion = "v1.36.3"
 	ContainerdVersion = "v2.2.2"
+	// BareMetalOperatorVersion is that of its API in the project's own go.mod, too.
+	BareMetalOperatorVersion = "v0.13.2"
 )
 
 const (
@@ -79,6 +81,14 @@ func Containerd() Set {
 				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 			},
 		}},
+	}
+}
+
+// BareMetalOperator is Metal3's baremetal-operator.
+func BareMetalOperator() Set {
+	return Set{
+		name: "baremetal-operator-" + BareMetalOperatorVersion, module: "hack/bmo", minutes: 3,
+		steps: []step{{ldflags: "-s -w", packages: []string{"github.com/metal3-io/baremetal-operator"}}},
 	}
 }
 

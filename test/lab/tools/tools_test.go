@@ -24,6 +24,8 @@ func TestTheModulesPinTheVersionsThatTheSetsAreNamedAfter(t *testing.T) {
 	for file, pin := range map[string]string{
 		"hack/kubernetes/go.mod": "k8s.io/kubernetes " + tools.KubernetesVersion,
 		"hack/containerd/go.mod": "github.com/containerd/containerd/v2 " + tools.ContainerdVersion,
+		"hack/bmo/go.mod":        "github.com/metal3-io/baremetal-operator " + tools.BareMetalOperatorVersion,
+		"go.mod":                 "github.com/metal3-io/baremetal-operator/apis " + tools.BareMetalOperatorVersion,
 	} {
 		data, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
