@@ -74,19 +74,24 @@ func (p *penalty) forgotten(now time.Time, after time.Duration) bool {
 	return !now.Before(p.until.Add(after))
 }
 
-// note draws the consequences of an operation's error for later ones. The caller holds the pool's mutex.
-func (e *entry) note(ctx context.Context, credentials bmc.Credentials, err error, now time.Time, random func() float64) {
-	ours, isOurs := errors.AsType[*bmc.Error](err)
+// note draws the consequences of an operation's error for later ones. opened tells that the BMC had accepted the
+// credentials. The caller holds the pool's mutex.
+func (e *entry) note(ctx context.Context, o bmc.Options, opened bool, err error, now time.Time, random func() float64) {
+	if opened {
+		delete(e.refused, o.Credentials)
+	}
+	ours := of(err, o.Address.HostPort())
 	switch {
 	case err == nil:
 		e.pause = penalty{}
-		delete(e.refused, credentials)
-	case isOurs && ours.Kind == bmc.Auth:
-		refused := e.refused[credentials]
+	case ours == nil, errors.Is(ctx.Err(), context.Canceled):
+		// The caller's own error, another BMC's, or a change of mind, says nothing about this one.
+	case ours.Kind == bmc.Auth && opened:
+		// It may be the account's rights, for this one thing. The next Do logs in anew, which shows whether it was more.
+	case ours.Kind == bmc.Auth:
+		refused := e.refused[o.Credentials]
 		refused.refused(ours, now)
-		e.refused[credentials] = refused
-	case !isOurs, errors.Is(ctx.Err(), context.Canceled):
-		// The caller's own error, or its change of mind, says nothing about the BMC.
+		e.refused[o.Credentials] = refused
 	case ours.Kind == bmc.Transient, ours.Kind == bmc.Busy:
 		e.pause.failed(ours, now, random())
 	case ours.Kind == bmc.Unknown:
@@ -97,9 +102,9 @@ func (e *entry) note(ctx context.Context, credentials bmc.Credentials, err error
 }
 
 // ruins tells whether a machine is not to be used again after err.
-func ruins(err error) bool {
-	ours, ok := errors.AsType[*bmc.Error](err)
-	if !ok {
+func ruins(err error, hostPort string) bool {
+	ours := of(err, hostPort)
+	if ours == nil {
 		return false
 	}
 	switch ours.Kind {
@@ -108,4 +113,26 @@ func ruins(err error) bool {
 	default:
 		return false
 	}
+}
+
+// of finds the error of a BMC in what a use returned, which may hold others' errors, too: a use may have been about
+// several BMCs. An error that names no BMC is of the one that was asked.
+func of(err error, hostPort string) *bmc.Error {
+	//nolint:errorlint // the tree is walked here, and not below an error that names another BMC
+	switch e := err.(type) {
+	case *bmc.Error:
+		if e.BMC == "" || e.BMC == hostPort {
+			return e
+		}
+	case interface{ Unwrap() error }:
+		return of(e.Unwrap(), hostPort)
+	case interface{ Unwrap() []error }:
+		for _, each := range e.Unwrap() {
+			if found := of(each, hostPort); found != nil {
+				return found
+			}
+		}
+	}
+
+	return nil
 }

@@ -189,14 +189,14 @@ func (p *Pool) operate(
 	defer cancel()
 	defer context.AfterFunc(p.stopping, cancel)() //nolint:contextcheck // the pool's end ends it, besides ctx
 	// A panic of use leaves the machine in an unknown state.
-	finished := false
+	opened, finished := false, false
 	defer func() {
 		p.mu.Lock()
 		e.lastUsed = p.options.Clock.Now()
 		if finished {
-			e.note(ctx, options.Credentials, err, e.lastUsed, p.options.Random)
+			e.note(ctx, options, opened, err, e.lastUsed, p.options.Random)
 		}
-		drop := !finished || p.closed || ruins(err)
+		drop := !finished || p.closed || ruins(err, options.Address.HostPort())
 		p.mu.Unlock()
 		if drop {
 			// What use found matters more than a session that could not be closed: it may be what ruined the machine.
@@ -205,6 +205,7 @@ func (p *Pool) operate(
 	}()
 	err = p.ready(ctx, e, options)
 	if err == nil {
+		opened = true
 		err = use(ctx, e.machine)
 	}
 	finished = true

@@ -267,6 +267,99 @@ func TestCancelWhileWaiting(t *testing.T) {
 	w.want(t, options("a", "x"), "", 1)
 }
 
+func TestErrorsOfAnotherBMCAreNotThisOnes(t *testing.T) {
+	t.Parallel()
+	o := options("a", "x")
+	returns := func(err error) func(context.Context, bmc.Machine) error {
+		return func(context.Context, bmc.Machine) error { return err }
+	}
+	for _, kind := range bmc.Kinds() {
+		w := newWorld(t)
+		theirs := &bmc.Error{Kind: kind, Op: "reading", BMC: "b:443", Err: &bmc.Error{Kind: kind, Op: "reading"}}
+		for _, err := range []error{theirs, fmt.Errorf("using: %w", theirs), errors.Join(fs.ErrNotExist, theirs)} {
+			if got := w.pool.Do(t.Context(), o, returns(err)); !errors.Is(got, err) {
+				t.Errorf("%s: got %v", kind, got)
+			}
+			w.want(t, o, "", 1)
+		}
+		if len(w.closed) != 0 {
+			t.Errorf("%s: the session was closed", kind)
+		}
+	}
+
+	// As one of this BMC beside it does.
+	w := newWorld(t)
+	theirs := &bmc.Error{Kind: bmc.Auth, Op: "reading", BMC: "b:443"}
+	ours := &bmc.Error{Kind: bmc.Transient, Op: "reading", BMC: "a:443"}
+	_ = w.pool.Do(t.Context(), o, returns(errors.Join(theirs, fmt.Errorf("using: %w", ours))))
+	w.want(t, o, bmc.Transient, 1)
+}
+
+// Nested uses: the inner BMC is left alone, the outer one is not.
+func TestAnotherBMCThatDoesNotAnswerWithinAUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	outer, inner := options("a", "x"), options("b", "x")
+	err := w.pool.Do(t.Context(), outer, func(ctx context.Context, _ bmc.Machine) error {
+		w.fail.Store(&bmc.Error{Kind: bmc.Transient, Op: "connecting", BMC: "b:443"})
+
+		return w.pool.Do(ctx, inner, nothing)
+	})
+	if bmc.KindOf(err) != bmc.Transient {
+		t.Fatal(err)
+	}
+	w.fail.Store(nil)
+	w.want(t, inner, bmc.Transient, 2)
+	w.want(t, outer, "", 2)
+}
+
+// An account that may read and not switch: the switching is refused, and the reading goes on.
+func TestAnActThatTheAccountMayNotDo(t *testing.T) {
+	t.Parallel()
+	server := faultybmc.Start(faultybmc.Options{
+		Username: "admin", Password: "secret", Sessions: true,
+		Systems: []faultybmc.System{{ID: "1", Power: "On", ResetTypes: []string{"On", "ForceOff"}}},
+	})
+	defer server.Close()
+	server.Inject(faultybmc.Fault{Method: http.MethodPost, Path: "ComputerSystem.Reset", Status: http.StatusForbidden})
+	pool := connect.NewPool(connect.PoolOptions{})
+	o := options(server.Host(), "secret")
+	o.CA = server.CA()
+	for range 3 {
+		err := pool.Do(t.Context(), o, func(ctx context.Context, m bmc.Machine) error { return m.Do(ctx, bmc.ActionForceOff) })
+		if bmc.KindOf(err) != bmc.Auth || bmc.RetryAfter(err) != 0 {
+			t.Fatalf("got %v", err)
+		}
+		err = pool.Do(t.Context(), o, func(ctx context.Context, m bmc.Machine) error {
+			_, err := m.Power(ctx)
+
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pool.Close(t.Context()); err != nil || server.OpenSessions() != 0 {
+		t.Errorf("%v, %d sessions after Close", err, server.OpenSessions())
+	}
+}
+
+// A password that was changed at the BMC shows at the next login, and is not sent a third time.
+func TestCredentialsThatAreRefusedWithinAUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	o := options("a", "x")
+	err := w.pool.Do(t.Context(), o, func(context.Context, bmc.Machine) error {
+		return &bmc.Error{Kind: bmc.Auth, Op: "reading", BMC: "a:443"}
+	})
+	if bmc.KindOf(err) != bmc.Auth || len(w.closed) != 1 {
+		t.Fatalf("got %v, %d closed", err, len(w.closed))
+	}
+	w.fail.Store(&bmc.Error{Kind: bmc.Auth, Op: "logging in", BMC: "a:443"})
+	w.want(t, o, bmc.Auth, 2)
+	w.want(t, o, bmc.Auth, 2)
+}
+
 func TestClosesIdleMachines(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
