@@ -16,7 +16,8 @@ import (
 
 	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/bmc/connect"
-	"github.com/stayput-dev/stayput/test/lab/redfish/faultybmc"
+	"github.com/stayput-dev/stayput/bmc/fault"
+	"github.com/stayput-dev/stayput/bmc/fault/simulator"
 )
 
 // world opens machines that do nothing, and counts.
@@ -74,6 +75,24 @@ func options(host, password string) bmc.Options {
 		Credentials: bmc.Credentials{Username: "admin", Password: password},
 	}
 }
+
+// realServer is a BMC that listens, and what opens it.
+func realServer(t *testing.T) (*fault.BMC, bmc.Options) {
+	t.Helper()
+	server, err := fault.Start(fault.Options{
+		BMC: simulator.Options{Profile: simulator.LenovoXCC(), Username: "admin", Password: "secret"}, TLS: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	o := options(server.Endpoint.Host(), "secret")
+	o.CA = server.Endpoint.CA()
+
+	return server, o
+}
+
+func openSessions(server *fault.BMC) int { return server.Simulator.Counts().Sessions }
 
 func nothing(context.Context, bmc.Machine) error { return nil }
 
@@ -316,15 +335,11 @@ func TestAnotherBMCThatDoesNotAnswerWithinAUse(t *testing.T) {
 // An account that may read and not switch: the switching is refused, and the reading goes on.
 func TestAnActThatTheAccountMayNotDo(t *testing.T) {
 	t.Parallel()
-	server := faultybmc.Start(faultybmc.Options{
-		Username: "admin", Password: "secret", Sessions: true,
-		Systems: []faultybmc.System{{ID: "1", Power: "On", ResetTypes: []string{"On", "ForceOff"}}},
-	})
-	defer server.Close()
-	server.Inject(faultybmc.Fault{Method: http.MethodPost, Path: "ComputerSystem.Reset", Status: http.StatusForbidden})
+	server, o := realServer(t)
+	if err := server.Inject(fault.ActForbidden); err != nil {
+		t.Fatal(err)
+	}
 	pool := connect.NewPool(connect.PoolOptions{})
-	o := options(server.Host(), "secret")
-	o.CA = server.CA()
 	for range 3 {
 		err := pool.Do(t.Context(), o, func(ctx context.Context, m bmc.Machine) error { return m.Do(ctx, bmc.ActionForceOff) })
 		if bmc.KindOf(err) != bmc.Auth || bmc.RetryAfter(err) != 0 {
@@ -339,8 +354,8 @@ func TestAnActThatTheAccountMayNotDo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := pool.Close(t.Context()); err != nil || server.OpenSessions() != 0 {
-		t.Errorf("%v, %d sessions after Close", err, server.OpenSessions())
+	if err := pool.Close(t.Context()); err != nil || openSessions(server) != 0 {
+		t.Errorf("%v, %d sessions after Close", err, openSessions(server))
 	}
 }
 
@@ -397,13 +412,8 @@ func TestCloseDuringDo(t *testing.T) {
 
 func TestSessionsOfARealServer(t *testing.T) {
 	t.Parallel()
-	server := faultybmc.Start(faultybmc.Options{
-		Username: "admin", Password: "secret", Sessions: true, Systems: []faultybmc.System{{ID: "1", Power: "On"}},
-	})
-	defer server.Close()
+	server, o := realServer(t)
 	pool := connect.NewPool(connect.PoolOptions{})
-	o := options(server.Host(), "secret")
-	o.CA = server.CA()
 	read := func(ctx context.Context, m bmc.Machine) error {
 		_, err := m.Power(ctx)
 
@@ -415,16 +425,16 @@ func TestSessionsOfARealServer(t *testing.T) {
 		}
 	}
 	logins := 0
-	for _, request := range server.Requests() {
+	for _, request := range server.Proxy.Requests() {
 		if request == http.MethodPost+" /redfish/v1/SessionService/Sessions" {
 			logins++
 		}
 	}
-	if logins != 1 || server.OpenSessions() != 1 {
-		t.Errorf("%d logins, %d sessions", logins, server.OpenSessions())
+	if logins != 1 || openSessions(server) != 1 {
+		t.Errorf("%d logins, %d sessions", logins, openSessions(server))
 	}
-	if err := pool.Close(t.Context()); err != nil || server.OpenSessions() != 0 {
-		t.Errorf("%v, %d sessions after Close", err, server.OpenSessions())
+	if err := pool.Close(t.Context()); err != nil || openSessions(server) != 0 {
+		t.Errorf("%v, %d sessions after Close", err, openSessions(server))
 	}
 }
 
