@@ -37,7 +37,7 @@ func options(t *testing.T, address string) bmc.Options {
 	}
 
 	return bmc.Options{
-		Address: parsed, Credentials: bmc.Credentials{Username: user, Password: password}, RequestTimeout: 20 * time.Second,
+		Address: parsed, Credentials: bmc.Credentials{Username: user, Password: password}, RequestTimeout: 40 * time.Second,
 	}
 }
 

@@ -2,7 +2,6 @@ package ipmi_test
 
 import (
 	"context"
-	"runtime"
 	"testing"
 	"time"
 
@@ -30,9 +29,7 @@ func TestPause(t *testing.T) {
 			_, err := machine.Power(ctx)
 			ended <- err
 		}()
-		for !now.HasWaiters() {
-			runtime.Gosched()
-		}
+		poll(now.HasWaiters)
 
 		return ended
 	}

@@ -186,9 +186,9 @@ func (b *BMC) Told() ([]string, error) { return b.lines("power.log") }
 // command, data.
 func (b *BMC) Requests() ([]string, error) { return b.lines("requests") }
 
-// SetFaults tells pyghmi's BMC how to answer from now on. The key is "NNCC" as in Requests, or "session" for the begin of
-// one. The value is "lost" (it acts, and does not answer) or a completion code in hexadecimal; for "session" an RMCP+
-// status code.
+// SetFaults tells pyghmi's BMC how to answer from now on. The key is "NNCC" as in Requests, or "NNCCDD" with the first byte
+// of the data, or "session" for the begin of one. The value is "lost" (it acts, and does not answer) or a completion code in
+// hexadecimal; for "session" an RMCP+ status code. With "seconds" it is how long ago, to the BMC, the boot flags were set.
 func (b *BMC) SetFaults(faults map[string]string) error {
 	var text strings.Builder
 	for key, fault := range faults {

@@ -49,7 +49,7 @@ class Machine(Bmc):
     def handle_raw_request(self, request, session):
         net, command, data = request["netfn"], request["command"], list(request["data"])
         key = "%02x%02x" % (net, command)
-        fault = self.fault(key)
+        fault = self.fault(key + bytes(data[:1]).hex()) or self.fault(key)
         with open(os.path.join(self.directory, "requests"), "a", encoding="ascii") as requests:
             requests.write("%s %s\n" % (key, bytes(data).hex()))
         if fault == "lost":
@@ -67,6 +67,9 @@ class Machine(Bmc):
             self.option[data[0] & 0x7F] = data[1:]
             session.send_ipmi_response(code=0)
         elif (net, command) == (0, 9) and data[0] & 0x7F in self.option:
+            # IPMI 2.0, table 28-14: unless bit 3 of option 3 is set, the flags are forgotten after 60 s.
+            if int(self.fault("seconds") or 0) > 60 and not self.option[3][0] & 0x08:
+                self.option[5] = [0, 0, 0, 0, 0]
             session.send_ipmi_response(code=0, data=[1, data[0]] + self.option[data[0] & 0x7F])
         elif (net, command) == (6, 0x37):
             session.send_ipmi_response(code=0, data=list(bytes.fromhex(self.guid)))
