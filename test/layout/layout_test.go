@@ -39,6 +39,7 @@ func rules() []rule {
 			why:   "the agent never reaches a BMC or a controller, and every API group would cost it 14 MiB of memory",
 		},
 		{folder: "controllers", only: []string{"api", "bmc", "osimage", "sysext"}, why: "controllers never reach into a node"},
+		{folder: "controllers/powerlease", why: "the command takes power leases, too, and needs no controller for it"},
 	}
 }
 
