@@ -44,6 +44,12 @@ const (
 	LogPaged Kind = "LogPaged"
 	// NoLog has no log.
 	NoLog Kind = "NoLog"
+	// ConsoleHostile has a machine that prints what would take a terminal over, where the BMC keeps the console.
+	ConsoleHostile Kind = "ConsoleHostile"
+	// ConsoleGrows has a machine that prints 300 lines between any two reads of its console.
+	ConsoleGrows Kind = "ConsoleGrows"
+	// ConsoleWhole gives the console as a whole only, and refuses to be asked for a part with 501.
+	ConsoleWhole Kind = "ConsoleWhole"
 )
 
 func identityFaults() []Fault {
@@ -96,6 +102,13 @@ func identityFaults() []Fault {
 			return nil
 		}},
 		{Kind: LogPaged, Layer: Inside, inject: profile(func(p *simulator.Profile) { p.Log.Page, p.Log.OldestFirst = 1, true })},
+		{Kind: ConsoleHostile, Layer: Inside, inject: func(t Target) error {
+			t.Simulator.Print("\x1b[2J\x1b[31mline 5\x1b[0m", "\x1b]0;owned\aline 6", "\u009b1mli\x00ne \u202e7\u202c\r")
+
+			return nil
+		}},
+		{Kind: ConsoleGrows, Layer: Inside, inject: profile(func(p *simulator.Profile) { p.Log.ConsoleGrows = 300 })},
+		{Kind: ConsoleWhole, Layer: Inside, inject: profile(func(p *simulator.Profile) { p.Log.ConsoleWhole = true })},
 		{Kind: NoLog, Layer: Inside, inject: profile(func(p *simulator.Profile) { p.Log.Under = simulator.Nowhere })},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/bmc/fault"
@@ -165,6 +166,7 @@ func operations() map[string]does {
 		"no power":    withMachine(readNoPower),
 		"identity":    withMachine(readIdentity),
 		"log":         withMachine(readLog),
+		"console":     withMachine(readConsole),
 		"boot":        withMachine(setBoot(bmc.Boot{Target: bmc.BootCD}, true)),
 		"boot lost":   withMachine(setBoot(bmc.Boot{Target: bmc.BootCD}, false)),
 		"boot always": withMachine(setBoot(bmc.Boot{Target: bmc.BootPXE, Continuous: true}, true)),
@@ -311,6 +313,29 @@ func readLog(ctx context.Context, _ *world, m bmc.Machine) error {
 	if len(entries) != 2 || entries[0].Severity != "Critical" || entries[0].At.IsZero() ||
 		!entries[0].At.After(entries[1].At) || !strings.Contains(entries[1].Message, "powered on") {
 		return fmt.Errorf("%w: log %+v", errRead, entries)
+	}
+
+	return nil
+}
+
+// readConsole reads the last three of the lines that were there when it began.
+func readConsole(ctx context.Context, w *world, m bmc.Machine) error {
+	console, ok := m.(bmc.Console)
+	if !ok {
+		return fmt.Errorf("%w: no console", errRead)
+	}
+	printed := w.bmc.Simulator.Console()
+	want := printed[len(printed)-3:]
+	for i, line := range want {
+		want[i] = strings.Join(bmc.ConsoleLines(line), "")
+	}
+	got, err := console.ConsoleTail(ctx, 3)
+	if err != nil {
+		return err
+	}
+	text := strings.Join(got, "")
+	if !slices.Equal(got, want) || strings.ContainsFunc(text, unicode.IsControl) || strings.ContainsRune(text, '\u202e') {
+		return fmt.Errorf("%w: console %q, want %q", errRead, got, want)
 	}
 
 	return nil

@@ -187,6 +187,14 @@ func mediaPlays() []play {
 }
 
 func identityPlays() []play {
+	keepsConsole := func(p simulator.Profile) []bmc.Kind {
+		if !p.Log.Console {
+			return kinds(bmc.Unsupported)
+		}
+
+		return nil
+	}
+
 	return []play{
 		{fault: fault.TwinName, does: "off", first: true, power: "Off"},
 		{fault: fault.TwinName, does: "open any", first: true, ends: kinds(bmc.Ambiguous)},
@@ -208,6 +216,9 @@ func identityPlays() []play {
 		{fault: fault.ClockOff, does: "log"},
 		{fault: fault.ClockOff, does: "identity"},
 		{fault: fault.LogPaged, does: "log"},
+		{fault: fault.ConsoleHostile, does: "console", except: keepsConsole},
+		{fault: fault.ConsoleGrows, does: "console", except: keepsConsole},
+		{fault: fault.ConsoleWhole, does: "console", except: keepsConsole},
 		{fault: fault.NoLog, does: "log", ends: kinds(bmc.Unsupported)},
 	}
 }

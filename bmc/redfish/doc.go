@@ -16,8 +16,8 @@
 //     and takes 202 for the end;
 //   - SetBoot: gofish writes to the System resource always, and has one form of body and of ETag;
 //   - InsertMedia and EjectMedia: gofish needs the actions to be there, sends no empty body, and has one form of body;
-//   - logs: gofish reads whole collections, three entries at a time; here pages are bounded, and one request at a time
-//     is under way;
+//   - logs, and the console that OpenBMC keeps as one: gofish reads whole collections, three entries at a time; here
+//     pages are bounded, and one request at a time is under way;
 //   - the session: gofish neither logs in again after 401, nor logs out when its context has ended.
 //
 // Requests are repeated where the BMC certainly has not acted, and only there: after 401 to a session that has ended

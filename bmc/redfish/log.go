@@ -132,9 +132,19 @@ func isNoEventLog(uri string) bool {
 		func(part string) bool { return strings.Contains(name, part) })
 }
 
-// readLog gives the newest entries of a log. Its pages may begin with the newest entry or with the oldest; a long one
-// that begins with the oldest is asked for its end.
+// readLog gives the newest entries of a log, newest first.
 func (m *machine) readLog(op, uri string, limit int) ([]bmc.LogEntry, error) {
+	members, err := m.newest(op, uri, limit)
+	if err != nil {
+		return nil, err
+	}
+
+	return m.entries(op, members)
+}
+
+// newest gives the newest members of a log, newest first. Its pages may begin with the newest entry or with the oldest; a
+// long one that begins with the oldest is asked for its end.
+func (m *machine) newest(op, uri string, limit int) ([]json.RawMessage, error) {
 	var first logPage
 	if found, err := m.getOptional(op, uri, &first); err != nil || !found {
 		return nil, err
@@ -169,7 +179,7 @@ func (m *machine) readLog(op, uri string, limit int) ([]bmc.LogEntry, error) {
 		slices.Reverse(members)
 	}
 
-	return m.entries(op, members[:min(limit, len(members))])
+	return members[:min(limit, len(members))], nil
 }
 
 // endOfLog asks for the last entries by $skip; ok is false where the BMC does not know it.

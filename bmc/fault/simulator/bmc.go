@@ -24,6 +24,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Log are the entries of its log, oldest first. Default: three.
 	Log []Entry
+	// Console is what the machine has printed, oldest line first, where the profile keeps it. Default: the end of a start.
+	Console []string
 	// Skew is how far its own clock, which it tells and stamps log entries with, is ahead.
 	Skew time.Duration
 }
@@ -89,6 +91,9 @@ func New(options Options) *BMC {
 	}
 	if b.options.Log == nil {
 		b.options.Log = defaultLog(options.Clock.Now())
+	}
+	if b.options.Console == nil {
+		b.options.Console = defaultConsole()
 	}
 	for _, described := range options.Systems {
 		b.Add(described)

@@ -16,28 +16,58 @@ func defaultLog(now time.Time) []Entry {
 	}
 }
 
-func (b *BMC) logArea(r *http.Request, owner string, rest []string) *answer {
+// logService is one log: what is told of it, and what gives its entries.
+type logService struct {
+	id, name, entryType string
+	entries             func(r *http.Request, path string) *answer
+}
+
+// logServices are the logs at a place.
+func (b *BMC) logServices(at Place) []logService {
+	var services []logService
+	if b.profile.Log.Under == at {
+		services = append(services, logService{b.profile.Log.Service, "System Event Log", "SEL", b.entries})
+	}
+	if b.profile.Log.Console && at == AtSystem {
+		services = append(services, logService{consoleService, "Host Logger Service", "OEM", b.consoleEntries})
+	}
+
+	return services
+}
+
+func (b *BMC) logArea(r *http.Request, at Place, owner string, rest []string) *answer {
 	base := owner + "/LogServices"
-	service := base + "/" + b.profile.Log.Service
-	switch path := strings.Join(rest, "/"); {
+	services := b.logServices(at)
+	path := strings.Join(rest, "/")
+	switch {
 	case r.Method != http.MethodGet:
 		return b.notAllowed()
 	case path == "":
-		return show(collection(base, []any{link(service)}))
-	case path == b.profile.Log.Service:
-		return show(object{
-			"@odata.id": service, "@odata.type": "#LogService.v1_2_0.LogService", "Id": b.profile.Log.Service,
-			"Name": "System Event Log", "LogEntryType": "SEL", "Entries": link(service + "/Entries"),
-		})
-	case path == b.profile.Log.Service+"/Entries":
-		return show(b.entries(r, service+"/Entries"))
-	default:
-		return b.missing()
+		members := make([]any, 0, len(services))
+		for _, service := range services {
+			members = append(members, link(base+"/"+service.id))
+		}
+
+		return show(collection(base, members))
 	}
+	for _, service := range services {
+		self := base + "/" + service.id
+		switch path {
+		case service.id:
+			return show(object{
+				"@odata.id": self, "@odata.type": "#LogService.v1_2_0.LogService", "Id": service.id,
+				"Name": service.name, "LogEntryType": service.entryType, "Entries": link(self + "/Entries"),
+			})
+		case service.id + "/Entries":
+			return service.entries(r, self+"/Entries")
+		}
+	}
+
+	return b.missing()
 }
 
 // entries is a page of the log: $skip and $top choose, as the next link does.
-func (b *BMC) entries(r *http.Request, path string) object {
+func (b *BMC) entries(r *http.Request, path string) *answer {
 	members := make([]any, 0, len(b.options.Log))
 	for i, entry := range b.options.Log {
 		id := itoa(i + 1)
@@ -63,7 +93,7 @@ func (b *BMC) entries(r *http.Request, path string) object {
 		body["Members@odata.nextLink"] = path + "?$skip=" + itoa(end)
 	}
 
-	return body
+	return show(body)
 }
 
 func number(r *http.Request, name string, otherwise int) int {

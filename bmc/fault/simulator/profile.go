@@ -198,7 +198,7 @@ type MediaRules struct {
 	EjectBody bool
 }
 
-// LogRules say where the log is.
+// LogRules say where the logs are.
 type LogRules struct {
 	// Under is AtManager or AtSystem; Nowhere for a BMC without.
 	Under Place
@@ -208,6 +208,12 @@ type LogRules struct {
 	OldestFirst bool
 	// Page is how many entries a page of the collection has; 0: all.
 	Page int
+	// Console keeps what the machine prints, in the system's LogService HostLogger.
+	Console bool
+	// ConsoleGrows is how many lines the machine prints between any two reads of it.
+	ConsoleGrows int
+	// ConsoleWhole refuses $skip and $top there with 501, and gives all lines at once.
+	ConsoleWhole bool
 }
 
 // clone copies what Configure may change in place.

@@ -119,8 +119,9 @@ func LenovoXCC() Profile {
 }
 
 // OpenBMC tells PoweringOn and PoweringOff (openbmc/bmcweb 12), its reset types in ActionInfo only and no ForceRestart
-// (ibm-openbmc/bmcweb 157, 522), ignores a reset while the power changes (xcat-core 3966), and has slots under the system
-// of which one lacks InsertMedia (ironic, rn cisco-c845a-vmedia-fix).
+// (ibm-openbmc/bmcweb 157, 522), ignores a reset while the power changes (xcat-core 3966), has slots under the system of
+// which one lacks InsertMedia (ironic, rn cisco-c845a-vmedia-fix), and keeps the console (bmcweb,
+// systems_logservices_hostlogger.hpp).
 func OpenBMC() Profile {
 	p := standard()
 	p.Name, p.Manufacturer, p.Model, p.Firmware = "OpenBMC", "OpenBMC", "witherspoon", "2.16.0"
@@ -133,6 +134,7 @@ func OpenBMC() Profile {
 		{ID: "Slot_0", Types: []string{"CD", "USBStick"}, Insert: NoInsert}, {ID: "Slot_1", Types: []string{"CD", "USBStick"}},
 	}
 	p.Log.Under, p.Log.Service, p.Log.OldestFirst, p.Log.Page = AtSystem, "EventLog", true, 2
+	p.Log.Console = true
 
 	return p
 }

@@ -58,8 +58,8 @@ func (b *BMC) serveBelow(r *http.Request, s *system, rest []string) *answer {
 		return b.serveSettings(r, s)
 	case rest[0] == "VirtualMedia" && b.profile.Media.Under != AtManager:
 		return b.mediaArea(r, s, Path(s.id), rest[1:])
-	case rest[0] == "LogServices" && b.profile.Log.Under == AtSystem:
-		return b.logArea(r, Path(s.id), rest[1:])
+	case rest[0] == "LogServices" && len(b.logServices(AtSystem)) > 0:
+		return b.logArea(r, AtSystem, Path(s.id), rest[1:])
 	default:
 		return b.missing()
 	}
@@ -119,7 +119,7 @@ func (b *BMC) describe(s *system) object {
 	if b.profile.Media.Under != AtManager {
 		body["VirtualMedia"] = link(path + "/VirtualMedia")
 	}
-	if b.profile.Log.Under == AtSystem {
+	if len(b.logServices(AtSystem)) > 0 {
 		body["LogServices"] = link(path + "/LogServices")
 	}
 
@@ -181,7 +181,7 @@ func (b *BMC) managerArea(r *http.Request, rest []string) *answer {
 		case rest[1] == "VirtualMedia" && b.profile.Media.Under != AtSystem:
 			return b.mediaArea(r, s, b.managerPath(s), rest[2:])
 		case rest[1] == "LogServices" && b.profile.Log.Under == AtManager:
-			return b.logArea(r, b.managerPath(s), rest[2:])
+			return b.logArea(r, AtManager, b.managerPath(s), rest[2:])
 		}
 	}
 
