@@ -2,9 +2,11 @@ package bmo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/stayput-dev/stayput/test/lab/process"
@@ -62,13 +64,34 @@ func Start(ctx context.Context, options Options) (*Operator, error) {
 	return &Operator{process: running}, nil
 }
 
+// Pause takes the processor from it, as a busy machine may: it sees nothing and does nothing until Resume.
+func (o *Operator) Pause() error { return o.signal(syscall.SIGSTOP) }
+
+// Resume lets it go on.
+func (o *Operator) Resume() error { return o.signal(syscall.SIGCONT) }
+
+func (o *Operator) signal(signal syscall.Signal) error {
+	if !o.process.Alive() {
+		return fmt.Errorf("sending %s to %s: %w", signal, name, process.ErrGone)
+	}
+	if err := syscall.Kill(o.process.PID(), signal); err != nil {
+		return fmt.Errorf("sending %s to %s: %w", signal, name, err)
+	}
+
+	return nil
+}
+
 // Exited is closed when it has ended, by itself or by Stop.
 func (o *Operator) Exited() <-chan struct{} { return o.process.Exited() }
 
 // Tail is the end of its log.
 func (o *Operator) Tail(lines int) string { return o.process.Tail(lines) }
 
-// Stop ends it.
+// Stop ends it, also while it is paused.
 func (o *Operator) Stop() error {
+	if err := o.Resume(); err != nil && !errors.Is(err, process.ErrGone) {
+		return err
+	}
+
 	return o.process.Stop(context.Background(), stopGrace)
 }
