@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stayput-dev/stayput/bmc/fault/proxy"
 	"github.com/stayput-dev/stayput/bmc/fault/simulator"
 )
 
@@ -12,6 +13,16 @@ import (
 const (
 	// EjectingBusy answers an insert with 500 for 5 s after an eject (storyboard 2008504), and the slots hold an image.
 	EjectingBusy Kind = "EjectingBusy"
+	// EjectingError does so with a message that says nothing of it, for 10 s.
+	EjectingError Kind = "EjectingError"
+	// EjectingForEver answers every insert so.
+	EjectingForEver Kind = "EjectingForEver"
+	// InsertDoneThough500 follows the first insert that it accepts and answers 500.
+	InsertDoneThough500 Kind = "InsertDoneThough500"
+	// InsertAnswerLost follows the first insert that it accepts and closes the connection without an answer.
+	InsertAnswerLost Kind = "InsertAnswerLost"
+	// InsertUnheard closes the connection of the first insert, and does not follow it.
+	InsertUnheard Kind = "InsertUnheard"
 	// Slot405 has slots whose InsertMedia is not allowed (ironic, rn cisco-c845a-vmedia-fix).
 	Slot405 Kind = "Slot405"
 	// Slot400 has slots that the console keeps for itself (launchpad ironic 2031595).
@@ -48,25 +59,25 @@ const (
 )
 
 func mediaFaults() []Fault {
-	type rules = *simulator.MediaRules
-	media := func(change func(rules)) func(Target) error {
+	type slots = *simulator.MediaRules
+	media := func(change func(slots)) func(Target) error {
 		return profile(func(p *simulator.Profile) { change(&p.Media) })
 	}
 	inserts := func(rule simulator.InsertRule) func(Target) error {
-		return media(func(m rules) {
+		return media(func(m slots) {
 			m.Slots = slices.Clone(m.Slots)
 			for i := range m.Slots {
 				m.Slots[i].Insert = rule
 			}
 		})
 	}
-	occupied := func(change func(rules)) func(Target) error {
+	occupied := func(change func(slots)) func(Target) error {
 		return func(t Target) error {
 			t.Simulator.Configure(func(p *simulator.Profile) { change(&p.Media) })
-			slots := t.Simulator.Profile().Media.Slots
+			all := t.Simulator.Profile().Media.Slots
 
 			return state(func(s *simulator.State) {
-				for _, slot := range slots {
+				for _, slot := range all {
 					s.Images[slot.ID] = "http://192.0.2.9/another.iso"
 				}
 			})(t)
@@ -75,26 +86,51 @@ func mediaFaults() []Fault {
 	cd := []string{"CD", "DVD"}
 
 	return []Fault{
-		{Kind: EjectingBusy, Layer: Inside, Quirk: 41, inject: occupied(func(m rules) { m.Ejecting = 5 * time.Second })},
+		{Kind: EjectingBusy, Layer: Inside, Quirk: 41, inject: occupied(func(m slots) { m.Ejecting = 5 * time.Second })},
+		{Kind: EjectingError, Layer: Inside, Quirk: 41, inject: occupied(func(m slots) {
+			m.Ejecting, m.EjectingMessage = 10*time.Second, "Base.1.12.InternalError"
+		})},
+		{Kind: EjectingForEver, Layer: Inside, Quirk: 41, inject: occupied(func(m slots) { m.Ejecting = 24 * time.Hour })},
+		{Kind: InsertDoneThough500, Layer: Wire, inject: acceptedInsert(
+			proxy.Refuse(http.StatusInternalServerError, "Base.1.12.InternalError", "The request failed."))},
+		{Kind: InsertAnswerLost, Layer: Wire, inject: acceptedInsert(proxy.Drop())},
+		{Kind: InsertUnheard, Layer: Wire, inject: rules(insert(proxy.Rule{Times: 1, Effect: proxy.Drop()}))},
 		{Kind: Slot405, Layer: Inside, Quirk: 44, inject: inserts(simulator.Refused405)},
 		{Kind: Slot400, Layer: Inside, Quirk: 43, inject: inserts(simulator.Refused400)},
-		{Kind: SlotWithoutInsert, Layer: Inside, Quirk: 44, inject: media(func(m rules) {
+		{Kind: SlotWithoutInsert, Layer: Inside, Quirk: 44, inject: media(func(m slots) {
 			m.Slots = []simulator.Slot{{ID: "Internal", Types: cd, Insert: simulator.NoInsert}, {ID: "External", Types: cd}}
 		})},
-		{Kind: ImageStays, Layer: Inside, Quirk: 51, inject: media(func(m rules) { m.StaleImage = true })},
-		{Kind: InsertedStays, Layer: Inside, Quirk: 42, inject: media(func(m rules) { m.StaleInserted = 5 * time.Second })},
-		{Kind: MediaUnderSystem, Layer: Inside, Quirk: 45, inject: media(func(m rules) { m.Under = simulator.AtSystem })},
-		{Kind: MediaUnderManager, Layer: Inside, Quirk: 45, inject: media(func(m rules) { m.Under = simulator.AtManager })},
+		{Kind: ImageStays, Layer: Inside, Quirk: 51, inject: media(func(m slots) { m.StaleImage = true })},
+		{Kind: InsertedStays, Layer: Inside, Quirk: 42, inject: media(func(m slots) { m.StaleInserted = 5 * time.Second })},
+		{Kind: MediaUnderSystem, Layer: Inside, Quirk: 45, inject: media(func(m slots) { m.Under = simulator.AtSystem })},
+		{Kind: MediaUnderManager, Layer: Inside, Quirk: 45, inject: media(func(m slots) { m.Under = simulator.AtManager })},
 		{Kind: MediaByPatch, Layer: Inside, Quirk: 47, inject: inserts(simulator.ByPatch)},
-		{Kind: TransferProtocolRequired, Layer: Inside, Quirk: 48, inject: media(func(m rules) { m.TransferProtocol = true })},
-		{Kind: MediaFlagsRefused, Layer: Inside, Quirk: 46, inject: media(func(m rules) { m.ReadOnlyFlags = true })},
-		{Kind: MediaCredentialsRequired, Layer: Inside, Quirk: 49, inject: media(func(m rules) { m.Credentials = true })},
-		{Kind: EjectWantsBody, Layer: Inside, Quirk: 50, inject: media(func(m rules) { m.EjectBody = true })},
-		{Kind: OccupiedRefused, Layer: Inside, inject: occupied(func(m rules) { m.Occupied = http.StatusInternalServerError })},
+		{Kind: TransferProtocolRequired, Layer: Inside, Quirk: 48, inject: media(func(m slots) { m.TransferProtocol = true })},
+		{Kind: MediaFlagsRefused, Layer: Inside, Quirk: 46, inject: media(func(m slots) { m.ReadOnlyFlags = true })},
+		{Kind: MediaCredentialsRequired, Layer: Inside, Quirk: 49, inject: media(func(m slots) { m.Credentials = true })},
+		{Kind: EjectWantsBody, Layer: Inside, Quirk: 50, inject: media(func(m slots) { m.EjectBody = true })},
+		{Kind: OccupiedRefused, Layer: Inside, inject: occupied(func(m slots) { m.Occupied = http.StatusInternalServerError })},
 		{Kind: ManagedByMissing, Layer: Inside, Quirk: 54, inject: profile(func(p *simulator.Profile) { p.NoManagedBy = true })},
-		{Kind: OnlyDVD, Layer: Inside, Quirk: 43, inject: media(func(m rules) {
+		{Kind: OnlyDVD, Layer: Inside, Quirk: 43, inject: media(func(m slots) {
 			m.Slots = []simulator.Slot{{ID: "DVD", Types: []string{"DVD"}}}
 		})},
-		{Kind: NoMedia, Layer: Inside, inject: media(func(m rules) { m.Slots = nil })},
+		{Kind: NoMedia, Layer: Inside, inject: media(func(m slots) { m.Slots = nil })},
+	}
+}
+
+// insert matches what inserts an image, by the action or by PATCH, and ejects by PATCH.
+func insert(rule proxy.Rule) proxy.Rule {
+	rule.Path, rule.Except = "/VirtualMedia/", []string{"EjectMedia"}
+	rule.Match = func(r *http.Request) bool { return r.Method == http.MethodPost || r.Method == http.MethodPatch }
+
+	return rule
+}
+
+// acceptedInsert plays an effect once, in place of the answer to an insert that was accepted.
+func acceptedInsert(effect proxy.Effect) func(Target) error {
+	return func(t Target) error {
+		t.Proxy.Inject(insert(proxy.Rule{Apply: true, Effect: proxy.OnceAccepted(effect)}))
+
+		return nil
 	}
 }

@@ -162,11 +162,16 @@ func bootPlays() []play {
 }
 
 func mediaPlays() []play {
-	mediaByPatch := func(p simulator.Profile) bool { return p.Media.Slots[0].Insert == simulator.ByPatch }
-	ejectsAtOnce := func(p simulator.Profile) bool { return p.Media.Ejecting == 0 }
+	// What was in the slots is ejected first.
+	twice := map[string]int{"Eject": 2}
 
 	return []play{
-		{fault: fault.EjectingBusy, does: "media", only: mediaByPatch, acts: map[string]int{"Eject": 2}},
+		{fault: fault.EjectingBusy, does: "media", acts: twice},
+		{fault: fault.EjectingError, does: "media", acts: twice},
+		{fault: fault.EjectingForEver, does: "media", ends: kinds(bmc.Busy), acts: map[string]int{"Insert": 0}},
+		{fault: fault.InsertDoneThough500, does: "media"},
+		{fault: fault.InsertAnswerLost, does: "media"},
+		{fault: fault.InsertUnheard, does: "media", ends: kinds(bmc.Unknown), acts: none()},
 		{fault: fault.Slot405, does: "media", ends: kinds(bmc.Unsupported), acts: none()},
 		{fault: fault.Slot400, does: "media", ends: kinds(bmc.Unsupported, bmc.Conflict), acts: none()},
 		{fault: fault.SlotWithoutInsert, does: "media"},
@@ -179,7 +184,7 @@ func mediaPlays() []play {
 		{fault: fault.MediaFlagsRefused, does: "media"},
 		{fault: fault.MediaCredentialsRequired, does: "media"},
 		{fault: fault.EjectWantsBody, does: "media"},
-		{fault: fault.OccupiedRefused, does: "media", only: ejectsAtOnce, acts: map[string]int{"Eject": 2}},
+		{fault: fault.OccupiedRefused, does: "media", acts: twice},
 		{fault: fault.ManagedByMissing, does: "media"},
 		{fault: fault.OnlyDVD, does: "media"},
 		{fault: fault.NoMedia, does: "no media"},

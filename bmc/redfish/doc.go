@@ -21,5 +21,7 @@
 //   - the session: gofish neither logs in again after 401, nor logs out when its context has ended.
 //
 // Requests are repeated where the BMC certainly has not acted, and only there: after 401 to a session that has ended
-// (once a call, after logging in again), after 412 with another form of ETag, and after 400 with another form of body.
+// (once a call, after logging in again), after 412 with another form of ETag, after 400 with another form of body, and,
+// of an insert alone, after an error of the BMC's own once its drive was seen without the image for a while: a BMC that
+// is still ejecting answers so.
 package redfish

@@ -19,10 +19,14 @@ const (
 	// ejecting, or mounting, when it has answered.
 	settleTries = 5
 	settlePause = time.Second
+	// insertTries is how often an image is offered to a BMC that is not done with an eject: as often as Ironic does it,
+	// with the looks at the drive, some seconds, in between.
+	insertTries = 4
 )
 
 // Insert implements bmc.Machine. An image that is in the slot is ejected first, also when it is the same: iDRACs show an
-// image that they have lost. nil means that the drive shows the image.
+// image that they have lost. nil means that the drive shows the image. An answer that leaves open whether the BMC
+// inserted is followed by looks at the drive, so that the error is of kind Unknown only where those tell nothing.
 func (m *machine) Insert(ctx context.Context, slot, image string) error {
 	op := "inserting virtual media into " + slot
 	leave, err := m.enter(ctx, op)
@@ -41,16 +45,59 @@ func (m *machine) Insert(ctx context.Context, slot, image string) error {
 	if !target.takes() {
 		return m.fail(bmc.Unsupported, op, "the BMC lets no image be inserted there; use another slot")
 	}
+	// To see the image proves an insert only where it was not seen before.
+	tells := true
 	if target.holds() {
-		if err := m.empty(op, target); err != nil {
+		emptied, err := m.empty(op, &target)
+		if err != nil {
 			return err
 		}
-	}
-	if err := m.insertInto(op, target, image, protocol); err != nil {
-		return m.classify(op, true, err)
+		tells = emptied || target.Image != "" && !sameImage(target.Image, image)
 	}
 
-	return m.confirm(op, target, image)
+	return m.offer(op, target, image, protocol, tells)
+}
+
+// offer inserts an image. A BMC that is still ejecting refuses, with whatever error (storyboard 2008504), so that one
+// that has refused, and whose drive was looked at for a while without showing the image, is offered it again. tells says
+// whether the drive can be trusted about that.
+func (m *machine) offer(op string, target drive, image, protocol string, tells bool) error {
+	for try := 1; ; try++ {
+		err := m.insertInto(op, target, image, protocol)
+		if err == nil {
+			return m.confirm(op, target, image)
+		}
+		said := m.classify(op, true, err)
+		kind, ejecting := bmc.KindOf(said), isEjecting(err)
+		switch {
+		case ejecting:
+			kind = bmc.Busy
+		case kind != bmc.Unknown || !tells:
+			return said
+		}
+		shown, lookErr := m.settle(&target, func(now drive) bool { return tells && shows(now, image) })
+		switch {
+		case lookErr != nil:
+			return m.unseen(op, kind, detailOf(said)+"; then the drive could not be looked at: ", lookErr)
+		case shown:
+			return nil
+		case !ejecting && !isRefusal(err):
+			return said
+		case try == insertTries:
+			return m.fail(bmc.Busy, op, fmt.Sprintf("%s; it was offered the image %d times", detailOf(said), try))
+		}
+	}
+}
+
+// isEjecting knows what iDRACs say of a drive that is still, or again, taken: VRM0012 and VRM0021.
+func isEjecting(err error) bool { return says(err, "VRM0012", "VRM0021") }
+
+// isRefusal tells an error that the BMC itself gives from one of what is in front of it, behind which the request may
+// still be under way, and from a lost answer.
+func isRefusal(err error) bool {
+	status := statusOf(err)
+
+	return status >= http.StatusInternalServerError && status != http.StatusBadGateway && status != http.StatusGatewayTimeout
 }
 
 var errNoImage = errors.New("no URL of an image")
@@ -79,47 +126,54 @@ func (m *machine) checkImage(op, image string) (protocol string, err error) {
 	}
 }
 
+// accepted begins the text of an error of which nobody saw what came.
+const accepted = "the BMC accepted it, and the drive was not seen to follow: "
+
 // empty ejects what is in a drive, and looks until that is seen. A BMC that refuses, or goes on showing the image, may
 // have lost it: the insert tells.
-func (m *machine) empty(op string, target drive) error {
-	err := m.eject(op, target)
+func (m *machine) empty(op string, target *drive) (emptied bool, err error) {
+	err = m.eject(op, *target)
 	switch bmc.KindOf(err) {
 	case "":
 	case bmc.Conflict, bmc.Unsupported:
-		return nil
+		return false, nil
 	default:
-		return err
+		return false, err
 	}
-	_, err = m.settle(op, target, func(now drive) bool { return !now.holds() })
+	if emptied, err = m.settle(target, func(now drive) bool { return !now.holds() }); err != nil {
+		return false, m.unseen(op, bmc.Unknown, accepted, err)
+	}
 
-	return err
+	return emptied, nil
 }
 
-// settle looks at a drive, some times, until it is as it shall be. What is done with it has been accepted before, so
-// that a failure leaves open what came of it.
-func (m *machine) settle(op string, target drive, settled func(drive) bool) (bool, error) {
-	var err error
+// settle looks at a drive, some times, until it is as it shall be. It notes the drive's newest ETag.
+func (m *machine) settle(target *drive, settled func(drive) bool) (bool, error) {
 	for try := range settleTries {
 		if try > 0 {
-			err = m.wait(m.transport.current.ctx, settlePause)
-		}
-		var now drive
-		if err == nil {
-			now, err = m.readDrive(target.path)
-		}
-		switch {
-		case err != nil:
-			return false, &bmc.Error{
-				Kind: bmc.Unknown, Op: m.redact(op), BMC: m.options.Address.HostPort(), Err: fixedCause(err),
-				Detail: m.redact("the BMC accepted it, and the drive was not seen to follow: " + err.Error() +
-					"; look at it before anything else"),
+			if err := m.wait(m.transport.current.ctx, settlePause); err != nil {
+				return false, err
 			}
-		case settled(now):
+		}
+		now, err := m.readDrive(target.path)
+		if err != nil {
+			return false, err
+		}
+		target.etag = now.etag
+		if settled(now) {
 			return true, nil
 		}
 	}
 
 	return false, nil
+}
+
+// unseen is the error of a change of which nobody saw what came. A BMC that has refused it stays known to have done so.
+func (m *machine) unseen(op string, kind bmc.Kind, detail string, err error) error {
+	return &bmc.Error{
+		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Err: fixedCause(err),
+		Detail: m.redact(detail + err.Error() + "; look at the drive before anything else"),
+	}
 }
 
 // insertInto tries the forms of body until one is not refused as a form: some BMCs (Supermicro's X11, X12) refuse
@@ -136,7 +190,7 @@ func (m *machine) insertInto(op string, target drive, image, protocol string) er
 		body := maps.Clone(bodies[i])
 		maps.Copy(body, wanted)
 		err := m.change(op, target, target.Actions.Insert.Target, body)
-		if !refused(err) {
+		if !refused(err) || isEjecting(err) {
 			return err
 		}
 		if first == nil {
@@ -176,15 +230,20 @@ func (m *machine) change(op string, target drive, action string, body map[string
 
 // confirm looks until the drive shows the image. BMCs that hide the URL are believed.
 func (m *machine) confirm(op string, target drive, image string) error {
-	shown, err := m.settle(op, target, func(now drive) bool {
-		return now.holds() && (now.Image == "" || sameImage(now.Image, image))
-	})
-	if err == nil && !shown {
-		err = m.fail(bmc.Unknown, op, "the BMC accepted the image, and its drive does not show it; "+
+	shown, err := m.settle(&target, func(now drive) bool { return shows(now, image) })
+	switch {
+	case err != nil:
+		return m.unseen(op, bmc.Unknown, accepted, err)
+	case !shown:
+		return m.fail(bmc.Unknown, op, "the BMC accepted the image, and its drive does not show it; "+
 			"look at the drive, and whether the BMC can reach the image's server")
+	default:
+		return nil
 	}
+}
 
-	return err
+func shows(now drive, image string) bool {
+	return now.holds() && (now.Image == "" || sameImage(now.Image, image))
 }
 
 // sameImage compares what a BMC shows with what was inserted. Some show the file's name only.

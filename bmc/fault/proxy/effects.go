@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/stayput-dev/stayput/bmc/fault/endpoint"
@@ -216,6 +217,20 @@ func Edit(change func(map[string]any)) Effect {
 			body = e.Answer.Body.Bytes()
 		}
 		replay(w, e.Answer, body)
+	}
+}
+
+// OnceAccepted gives true answers, but in place of the first one that accepts the request it plays another effect.
+func OnceAccepted(effect Effect) Effect {
+	var played atomic.Bool
+
+	return func(w http.ResponseWriter, e *Exchange) {
+		if e.Answer.Code < http.StatusMultipleChoices && played.CompareAndSwap(false, true) {
+			effect(w, e)
+
+			return
+		}
+		replay(w, e.Answer, e.Answer.Body.Bytes())
 	}
 }
 

@@ -311,3 +311,26 @@ func TestInFrontOfAURL(t *testing.T) {
 		t.Errorf("the service got %d requests, want 2", got)
 	}
 }
+
+func TestOnceAccepted(t *testing.T) {
+	t.Parallel()
+	refuses := atomic.Bool{}
+	refuses.Store(true)
+	p := proxy.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if refuses.Load() {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	p.Inject(proxy.Rule{Apply: true, Effect: proxy.OnceAccepted(proxy.Answer(http.StatusInternalServerError, nil, ""))})
+	where := serve(t, p)
+	want := func(status int) {
+		t.Helper()
+		if got, _, err := ask(t, where, time.Minute); err != nil || got.status != status {
+			t.Errorf("got %+v, %v, want %d", got, err, status)
+		}
+	}
+	want(http.StatusBadRequest)
+	refuses.Store(false)
+	want(http.StatusInternalServerError)
+	want(http.StatusOK)
+}

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -91,7 +92,6 @@ func (b *BMC) insert(r *http.Request, s *system, slot Slot) *answer {
 func (b *BMC) refuseInsert(s *system, slot Slot, body object) *answer {
 	rules := b.profile.Media
 	_, occupied := s.Images[slot.ID]
-	ejected, wasEjected := s.ejected[slot.ID]
 	lacks := func(name string) bool { return body[name] == nil }
 	parameter := func(name string) string { return "The parameter " + name + " is missing or not allowed." }
 	const missing, unknown = "Base.1.12.ActionParameterMissing", "Base.1.12.ActionParameterUnknown"
@@ -111,17 +111,24 @@ func (b *BMC) refuseInsert(s *system, slot Slot, body object) *answer {
 		{rules.Credentials && lacks("UserName"), http.StatusBadRequest, missing, parameter("UserName")},
 		{rules.Credentials && lacks("Password"), http.StatusBadRequest, missing, parameter("Password")},
 		{occupied && rules.Occupied != 0, rules.Occupied, b.profile.Prefix + "VRM0012", "The virtual media is connected already."},
-		{
-			wasEjected && b.clock.Since(ejected) < rules.Ejecting,
-			http.StatusInternalServerError, b.profile.Prefix + "VRM0021", "The virtual media is being disconnected.",
-		},
 	} {
 		if refusal.applies {
 			return b.refuse(refusal.status, refusal.id, refusal.message)
 		}
 	}
 
-	return nil
+	return b.refuseWhileEjecting(s, slot)
+}
+
+// refuseWhileEjecting is nil when no eject is under way.
+func (b *BMC) refuseWhileEjecting(s *system, slot Slot) *answer {
+	rules := b.profile.Media
+	if ejected, was := s.ejected[slot.ID]; !was || b.clock.Since(ejected) >= rules.Ejecting {
+		return nil
+	}
+
+	return b.refuse(http.StatusInternalServerError, cmp.Or(rules.EjectingMessage, b.profile.Prefix+"VRM0021"),
+		"The virtual media is being disconnected.")
 }
 
 func (b *BMC) eject(r *http.Request, s *system, slot Slot) *answer {
@@ -167,6 +174,9 @@ func (b *BMC) patchSlot(r *http.Request, s *system, slot Slot) *answer {
 	}
 	if body["Inserted"] != true {
 		return b.refuse(http.StatusBadRequest, "Base.1.12.PropertyMissing", "The property Inserted is missing.")
+	}
+	if refused := b.refuseWhileEjecting(s, slot); refused != nil {
+		return refused
 	}
 	s.Images[slot.ID] = image
 	s.revision++

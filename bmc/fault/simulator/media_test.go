@@ -1,6 +1,8 @@
 package simulator_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +36,16 @@ func TestMedia(t *testing.T) {
 		"ejecting": {func(m *rules) { m.Ejecting = 3 * time.Second }, []func(*bench){
 			post(204, insert, plainBody), post(204, eject, ""), post(500, insert, plainBody), step(3 * time.Second), post(204, insert, plainBody),
 		}},
+		"ejecting, in other words": {
+			func(m *rules) { m.Ejecting, m.EjectingMessage = 3*time.Second, "Base.1.12.InternalError" },
+			[]func(*bench){
+				post(204, insert, plainBody), post(204, eject, ""), func(b *bench) {
+					if got := fmt.Sprint(b.want(500, "POST", insert, plainBody)); !strings.Contains(got, "InternalError") {
+						b.t.Errorf("it says %s", got)
+					}
+				},
+			},
+		},
 		"stale inserted": {func(m *rules) { m.StaleInserted = 3 * time.Second }, []func(*bench){
 			post(204, insert, plainBody), post(204, eject, ""), shows(true, url), step(3 * time.Second), shows(false, nil),
 		}},
@@ -62,6 +74,10 @@ func TestMedia(t *testing.T) {
 				shows(true, url)(b)
 				b.want(204, "PATCH", cd, `{"Image":null,"Inserted":false}`)
 				shows(false, nil)(b)
+				b.Configure(func(p *simulator.Profile) { p.Media.Ejecting = time.Second })
+				b.want(500, "PATCH", cd, `{"Image":"`+url+`","Inserted":true}`)
+				b.clock.Step(time.Second)
+				b.want(204, "PATCH", cd, `{"Image":"`+url+`","Inserted":true}`)
 			},
 		}},
 		"elsewhere": {func(m *rules) { m.Under = simulator.AtSystem }, []func(*bench){post(404, insert, plainBody)}},

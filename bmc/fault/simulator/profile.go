@@ -184,8 +184,9 @@ type MediaRules struct {
 	Slots []Slot
 	// Occupied, when set, answers an insert into a slot that is not empty.
 	Occupied int
-	// Ejecting answers an insert with 500 for so long after an eject.
-	Ejecting time.Duration
+	// Ejecting answers an insert with 500 for so long after an eject, with EjectingMessage; default the vendor's VRM0021.
+	Ejecting        time.Duration
+	EjectingMessage string
 	// StaleInserted tells Inserted for so long after an eject.
 	StaleInserted time.Duration
 	// StaleImage leaves Image and ImageName after an eject; ConnectedVia tells the truth.
