@@ -105,11 +105,13 @@ func (b *boundedBody) Close() error {
 }
 
 // newBase makes the HTTP transport of one BMC. Connections are not kept: some BMCs choke on keep-alive (sushy does the
-// same). No proxy: a BMC network is reached directly.
+// same). TLS sessions are, where the BMC gives tickets: a full handshake for each reading would be most of what the
+// reading costs a BMC's slow processor. No proxy: a BMC network is reached directly.
 func newBase(options bmc.Options) (*http.Transport, error) {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: options.SkipVerify, //nolint:gosec // the host's disableCertificateVerification asks for it
+		ClientSessionCache: tls.NewLRUClientSessionCache(1),
 	}
 	if options.LegacyTLS {
 		config.CipherSuites = withRSAKeyExchange()

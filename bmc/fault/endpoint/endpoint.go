@@ -34,15 +34,15 @@ type Server struct {
 	address   *net.TCPAddr
 	serving   sync.WaitGroup
 
-	mu          sync.Mutex
-	certificate *tls.Certificate
-	plain       bool
-	resets      int
-	accepted    int
-	closed      bool
-	listener    net.Listener // nil while down
-	reserved    int          // the socket that keeps the port while down; 0: none
-	open        map[net.Conn]struct{}
+	mu       sync.Mutex
+	config   *tls.Config // nil without TLS
+	plain    bool
+	resets   int
+	accepted int
+	closed   bool
+	listener net.Listener // nil while down
+	reserved int          // the socket that keeps the port while down; 0: none
+	open     map[net.Conn]struct{}
 }
 
 // Start listens on a free port.
@@ -61,7 +61,7 @@ func Start(options Options) (*Server, error) {
 		if s.authority, err = newAuthority(); err != nil {
 			return nil, err
 		}
-		if s.certificate, err = s.authority.issue(Valid); err != nil {
+		if err := s.Show(Valid); err != nil {
 			return nil, err
 		}
 	}
@@ -104,7 +104,7 @@ func (s *Server) Show(which Certificate) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.certificate = certificate
+	s.config = withCertificate(certificate)
 
 	return nil
 }

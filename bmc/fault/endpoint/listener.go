@@ -45,9 +45,13 @@ func (s *Server) admit(raw net.Conn) net.Conn {
 		return tracked
 	}
 
-	return tls.Server(tracked, &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*s.certificate},
-	})
+	return tls.Server(tracked, s.config)
+}
+
+// withCertificate is a configuration for all connections that see one certificate, so that a client can resume its
+// session with it, and only with it.
+func withCertificate(certificate *tls.Certificate) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*certificate}}
 }
 
 // connection leaves the server's list when it is closed.
