@@ -100,6 +100,8 @@ func keepPowered(h *metal3.BareMetalHost) { h.Spec.DisablePowerOff = true }
 
 func noAddress(h *metal3.BareMetalHost) { h.Spec.BMC.Address = "" }
 
+func failed(h *metal3.BareMetalHost) { h.Status.ErrorType = metal3.PowerManagementError }
+
 func keepOff(h *metal3.BareMetalHost) { h.Spec.Online = false }
 
 func all(changes ...func(*metal3.BareMetalHost)) func(*metal3.BareMetalHost) {
@@ -137,14 +139,12 @@ func operations() map[string]courtesy {
 	const detached, paused = metal3.DetachedAnnotation, metal3.PausedAnnotation
 
 	return map[string]courtesy{
-		"OK":         acts(operational(metal3.OperationalStatusOK)),
-		"not looked": acts(operational("")),
-		"discovered": waits(`operational status "discovered"`, operational(metal3.OperationalStatusDiscovered)),
-		"delayed":    waits(`operational status "delayed"`, operational(metal3.OperationalStatusDelayed)),
-		"servicing":  waits("serviced", operational(metal3.OperationalStatusServicing)),
-		"error": waits(`error "power management error"`, all(operational(metal3.OperationalStatusError), func(h *metal3.BareMetalHost) {
-			h.Status.ErrorType = metal3.PowerManagementError
-		})),
+		"OK":                           acts(operational(metal3.OperationalStatusOK)),
+		"not looked":                   acts(operational("")),
+		"discovered":                   waits(`operational status "discovered"`, operational(metal3.OperationalStatusDiscovered)),
+		"delayed":                      waits(`operational status "delayed"`, operational(metal3.OperationalStatusDelayed)),
+		"servicing":                    waits("serviced", operational(metal3.OperationalStatusServicing)),
+		"error":                        waits(`error "power management error"`, all(operational(metal3.OperationalStatusError), failed)),
 		"paused":                       waits("is paused", annotated(paused, "")),
 		"paused by Cluster API":        waits("is paused", annotated(paused, "metal3.io/capm3")),
 		"detached":                     actsByBMC(detach),
@@ -153,7 +153,7 @@ func operations() map[string]courtesy {
 		"being attached":               waits("attached to Metal3 again", operational(metal3.OperationalStatusDetached)),
 		"detached and paused":          waits("is paused", all(detach, annotated(paused, ""))),
 		"detached and kept off":        waits("spec.online", all(detach, keepOff)),
-		"detached after an error":      actsByBMC(all(detach, func(h *metal3.BareMetalHost) { h.Status.ErrorType = metal3.PowerManagementError })),
+		"detached after an error":      actsByBMC(all(detach, failed)),
 		"detached and being deleted":   waits("being deleted", all(detach, deleted)),
 		"detached and without address": isNone("no spec.bmc.address", all(detach, noAddress)),
 		"being deleted":                waits("being deleted", deleted),
