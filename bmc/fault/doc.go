@@ -19,7 +19,12 @@
 // BMC runs. Catalogue lists them; where a fault is a quirk that somebody reported, its comment names the report, and
 // Fault.Quirk its number in this project's table of quirks.
 //
-// The tests of this package play every fault against every profile with the driver of package redfish, and run a soak:
+// The tests of this package play every fault against every profile with the driver of package redfish, and run a soak.
+// Each prints its figures, a line for each, beginning with "figure:":
 //
-//	go test ./bmc/fault -run Soak -v -soak 10m -soak-bmcs 1000 -soak-operations 200 -timeout 20m
+//	go test ./bmc/fault -run TestScenarios -v
+//	go test ./bmc/fault -run TestSoak -v -soak 10m -soak-bmcs 1000 -soak-operations 200 -timeout 20m
+//
+// The soak uses half a processor. It measures on the machine's own clock, so that it needs a machine that gives it that:
+// at the lowest priority beside other work it measures the wait for the processor, which the last figure then shows.
 package fault

@@ -18,7 +18,7 @@ import (
 // atOnce is how many plays run at once: they mostly wait for the driver's own pauses.
 const atOnce = 24
 
-func TestFaultsTimesProfiles(t *testing.T) {
+func TestScenarios(t *testing.T) {
 	t.Parallel()
 	type job struct {
 		play    play
@@ -52,8 +52,8 @@ func TestFaultsTimesProfiles(t *testing.T) {
 		failed++
 		t.Errorf("%s, %s, %s: %s", j.play.fault, j.profile.Name, j.play.does, strings.Join(j.result.problem, "; "))
 	}
-	t.Logf("%d faults in %d plays x %d profiles = %d scenarios, %d failed",
-		len(fault.Catalogue()), len(plays()), len(simulator.Profiles()), len(jobs), failed)
+	t.Logf("figure: scenarios: %d (%d faults in %d plays, with those of %d profiles that have what is played): %d passed, %d failed",
+		len(jobs), len(fault.Catalogue()), len(plays()), len(simulator.Profiles()), len(jobs)-failed, failed)
 }
 
 // TestCatalogue keeps constants, comments, catalogue and plays together.

@@ -3,7 +3,9 @@ package redfish_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -142,12 +144,10 @@ func TestConsoleOfOddBMCs(t *testing.T) {
 		body := object{"Members@odata.count": 6}
 		members := []object{}
 		for n := from; n < to; n++ {
-			members = append(members, object{"Id": fmt.Sprint(n), "Message": fmt.Sprintf("line %d", n)})
+			members = append(members, object{"Id": strconv.Itoa(n), "Message": fmt.Sprintf("line %d", n)})
 		}
 		body["Members"] = members
-		for name, value := range more {
-			body[name] = value
-		}
+		maps.Copy(body, more)
 
 		return body
 	}

@@ -25,6 +25,9 @@ type machine struct {
 	sessions, session string
 	// path is the system's.
 	path string
+	// actionInfo are the ResetTypes that were read in an ActionInfo resource, by its path, in this session: a BMC that
+	// started anew may have another firmware.
+	actionInfo map[string][]string
 	// wait pauses between two looks at the BMC.
 	wait func(ctx context.Context, pause time.Duration) error
 

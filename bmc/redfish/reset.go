@@ -99,10 +99,13 @@ func (m *machine) Do(ctx context.Context, action bmc.Action) error {
 }
 
 // resetTypes lists the ResetTypes that the BMC allows, inline or in the ActionInfo resource (OpenBMC); empty when it
-// does not say.
+// does not say. That resource is read once: an operation asks for the types twice, and a BMC takes its time to answer.
 func (m *machine) resetTypes(reset resetAction) ([]string, error) {
 	if len(reset.Allowed) > 0 {
 		return reset.Allowed, nil
+	}
+	if known, ok := m.actionInfo[reset.ActionInfo]; ok {
+		return known, nil
 	}
 	var info struct {
 		Parameters []struct {
@@ -118,6 +121,9 @@ func (m *machine) resetTypes(reset resetAction) ([]string, error) {
 		if parameter.Name == "ResetType" {
 			types = append(types, parameter.AllowableValues...)
 		}
+	}
+	if len(types) > 0 {
+		m.actionInfo = map[string][]string{reset.ActionInfo: types}
 	}
 
 	return types, nil

@@ -167,3 +167,35 @@ func TestForeignPaths(t *testing.T) {
 		}
 	}
 }
+
+// The ActionInfo is read once in a session, and not kept when it said nothing.
+func TestActionInfoIsReadOnce(t *testing.T) {
+	t.Parallel()
+	s := script(t).withSessions()
+	info := systemPath + "/ResetActionInfo"
+	s.change(systemPath, object{"Actions": object{"#ComputerSystem.Reset": object{"target": resetPath, "@Redfish.ActionInfo": info}}})
+	s.on("POST "+resetPath, reply{status: 204})
+	m := s.open()
+	offers := func(reads int, want ...bmc.Action) {
+		t.Helper()
+		if got, err := m.Actions(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+		if got := s.count("GET " + info); got != reads {
+			t.Errorf("the ActionInfo was read %d times, want %d", got, reads)
+		}
+	}
+	offers(1, allActions()...)
+	s.change(info, object{"Parameters": []object{{"Name": "ResetType", "AllowableValues": []string{"On", "ForceOff"}}}})
+	offers(2, noRestart()...)
+	offers(2, noRestart()...)
+	if err := m.Do(t.Context(), bmc.ActionForceOff); err != nil {
+		t.Error(err)
+	}
+	offers(2, noRestart()...)
+	s.mu.Lock()
+	clear(s.tokens)
+	s.mu.Unlock()
+	s.change(info, object{"Parameters": []object{{"Name": "ResetType", "AllowableValues": []string{"On"}}}})
+	offers(3, bmc.ActionOn)
+}

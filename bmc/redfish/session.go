@@ -15,6 +15,7 @@ const logoutTime = 10 * time.Second
 // After refused credentials it does not try the same ones in another way: BMCs lock accounts.
 func (m *machine) login() error {
 	const op = "logging in"
+	m.actionInfo = nil
 	m.transport.authenticate, m.transport.token = false, ""
 	if m.sessions == "" {
 		m.transport.authenticate = true

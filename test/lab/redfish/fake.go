@@ -7,7 +7,7 @@ import (
 
 // StartFake starts the emulator for one test, with machines of the fake driver, and ends it with the test. It fails the
 // test when it cannot. What the installer says, the first time, goes to the test's standard error.
-func StartFake(t testing.TB, username, password string, machines ...FakeSystem) *Emulator {
+func StartFake(t *testing.T, username, password string, machines ...FakeSystem) *Emulator {
 	t.Helper()
 	emulator, err := Start(t.Context(), Options{
 		StateDir: t.TempDir(), Username: username, Password: password, Fake: machines, Progress: os.Stderr,
