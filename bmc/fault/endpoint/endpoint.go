@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -42,7 +44,10 @@ type Server struct {
 	closed   bool
 	listener net.Listener // nil while down
 	reserved int          // the socket that keeps the port while down; 0: none
-	open     map[net.Conn]struct{}
+
+	// openMu guards open; it is taken with or without mu, and never held while a connection is closed.
+	openMu sync.Mutex
+	open   map[net.Conn]struct{}
 }
 
 // Start listens on a free port.
@@ -142,7 +147,15 @@ func (s *Server) Down() {
 	s.reserved = reserve(s.address.Port)
 	_ = s.listener.Close()
 	s.listener = nil
-	for conn := range s.open {
+	s.abortOpen()
+}
+
+// abortOpen resets all connections.
+func (s *Server) abortOpen() {
+	s.openMu.Lock()
+	open := slices.Collect(maps.Keys(s.open))
+	s.openMu.Unlock()
+	for _, conn := range open {
 		abort(conn)
 	}
 }
@@ -184,9 +197,7 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.release()
-	for conn := range s.open {
-		abort(conn)
-	}
+	s.abortOpen()
 	s.mu.Unlock()
 	_ = s.server.Close()
 	s.serving.Wait()

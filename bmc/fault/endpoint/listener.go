@@ -40,7 +40,9 @@ func (s *Server) admit(raw net.Conn) net.Conn {
 		return nil
 	}
 	tracked := &connection{Conn: raw, server: s}
+	s.openMu.Lock()
 	s.open[tracked] = struct{}{}
+	s.openMu.Unlock()
 	if !s.options.TLS || s.plain {
 		return tracked
 	}
@@ -64,17 +66,14 @@ type connection struct {
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
-	c.once.Do(func() {
-		// Down and Close hold the lock while they break connections, so this must not wait for it.
-		go c.server.forget(c)
-	})
+	c.once.Do(func() { c.server.forget(c) })
 
 	return c.Conn.Close()
 }
 
 func (s *Server) forget(c *connection) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.openMu.Lock()
+	defer s.openMu.Unlock()
 	delete(s.open, c)
 }
 
