@@ -16,7 +16,7 @@ func newBMCCommand(out outside) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "bmc COMMAND",
 		Short: "Look at one machine through its BMC, and act on it",
-		Long: `Look at one machine through its BMC, and act on it, over Redfish.
+		Long: `Look at one machine through its BMC, and act on it, over Redfish or IPMI.
 
 An action is sent once, and then the machine is watched until it has followed or the time is up. What is told is what was
 read afterwards, not that the BMC said yes.
@@ -167,9 +167,13 @@ func (a *actFlags) add(command *cobra.Command) {
 // act carries out an intent and prints the report, also of one that did not succeed.
 func (a *actFlags) act(cmd *cobra.Command, flags *bmcFlags, name string, intent bmc.Intent) error {
 	// The watching is bound by --wait.
-	flags.timeout = max(flags.timeout, a.wait)
+	flags.wait = a.wait
+	reach := flags.acting
+	if a.dryRun {
+		reach = flags.with
+	}
 
-	return flags.with(cmd, name, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
+	return reach(cmd, name, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 		ctx, cancel := context.WithTimeout(ctx, a.wait)
 		defer cancel()
 		a.warn(cmd, target, intent)
@@ -248,7 +252,7 @@ func newBMCPowerCommand(out outside) *cobra.Command {
 		Long: `Switch a machine on or off, and watch it follow. "off" is at once, "shutdown" asks the operating system, and never
 becomes "off" by itself. A machine that is as it shall be is left alone.
 
-` + targetHelp,
+` + actHelp,
 		Args: takes(cobra.ExactArgs(2)),
 	}
 	flags, act := newBMCFlags(command, out), &actFlags{}
@@ -273,7 +277,7 @@ func newBMCResetCommand(out outside) *cobra.Command {
 operating system is asked; with --cycle the power is taken away, seen off, and given back. That it has booted the BMC
 cannot tell: look at the Node.
 
-` + targetHelp,
+` + actHelp,
 		Args: takes(cobra.ExactArgs(1)),
 	}
 	flags, act := newBMCFlags(command, out), &actFlags{}

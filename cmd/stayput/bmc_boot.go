@@ -21,7 +21,7 @@ func newBMCBootCommand(out outside) *cobra.Command {
 		Use: "boot TARGET [" + strings.ToLower(strings.Join(bootWords(), "|")) + "]", Short: "Show or set what a machine boots next",
 		Long: `Show what a machine boots next, or set it, and read it back. It holds for one boot, whoever causes that one.
 
-` + targetHelp,
+` + actHelp,
 		Args: takes(cobra.RangeArgs(1, 2)),
 	}
 	flags := newBMCFlags(command, out)
@@ -34,7 +34,12 @@ func newBMCBootCommand(out outside) *cobra.Command {
 			return err
 		}
 
-		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
+		reach := flags.with
+		if wanted != nil && !dryRun {
+			reach = flags.acting
+		}
+
+		return reach(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 			return setBoot(ctx, cmd, flags, target, machine, wanted, dryRun)
 		})
 	}
@@ -132,7 +137,7 @@ func newBMCMediaCommand(out outside) *cobra.Command {
 		Long: `List the virtual drives of a machine, insert an image from a URL that the BMC can reach, or eject it. Without --slot
 the first drive that takes an image is used, or the only one that holds one.
 
-` + targetHelp,
+` + actHelp,
 		Args: takes(cobra.RangeArgs(1, 3)), //nolint:mnd // target, verb, URL
 	}
 	flags := newBMCFlags(command, out)
@@ -144,7 +149,12 @@ the first drive that takes an image is used, or the only one that holds one.
 			return err
 		}
 
-		return flags.with(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
+		reach := flags.with
+		if change.changes() && !dryRun {
+			reach = flags.acting
+		}
+
+		return reach(cmd, args[0], func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 			return changeMedia(ctx, cmd, flags, target, machine, change, dryRun)
 		})
 	}
@@ -158,6 +168,8 @@ type mediaChange struct {
 	eject  bool
 	slot   string
 }
+
+func (c mediaChange) changes() bool { return c.eject || c.insert != "" }
 
 func mediaChangeOf(words []string, slot string) (mediaChange, error) {
 	switch {
@@ -202,7 +214,7 @@ func changeMedia(
 	if err != nil {
 		return err
 	}
-	if change.insert != "" || change.eject {
+	if change.changes() {
 		if err := checkExpected(ctx, target, machine); err != nil {
 			return err
 		}

@@ -79,14 +79,7 @@ Nothing is changed. The exit code is 1 when a check has failed.
 func (f *bmcFlags) examine(cmd *cobra.Command, name string) []finding {
 	var findings []finding
 	err := f.with(cmd, name, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
-		trust := finding{"certificate", verdictOK, "verified"}
-		switch {
-		case target.options.Address.Scheme == "http":
-			trust = finding{"certificate", verdictWarning, "none: the address is http, so that the password can be read on the way"}
-		case target.options.SkipVerify:
-			trust = finding{"certificate", verdictWarning, "not verified, as was asked"}
-		}
-		findings = append(findings, finding{"reachable", verdictOK, target.options.Address.HostPort()}, trust,
+		findings = append(findings, finding{"reachable", verdictOK, target.options.Address.HostPort()}, trustFinding(target.options),
 			finding{"login", verdictOK, "as " + target.options.Credentials.Username})
 		identity, err := machine.Identity(ctx)
 		if err != nil {
@@ -95,9 +88,10 @@ func (f *bmcFlags) examine(cmd *cobra.Command, name string) []finding {
 		findings = append(findings, identityFinding(identity, target.expected))
 		diagnoser, ok := machine.(redfish.Diagnoser)
 		if !ok {
-			findings = append(findings, finding{"service", verdictUnknown, "this protocol tells no more"})
+			more, err := examineMachine(ctx, machine)
+			findings = append(findings, more...)
 
-			return nil
+			return err
 		}
 		found, err := diagnoser.Diagnose(ctx)
 		if err != nil {
@@ -112,6 +106,55 @@ func (f *bmcFlags) examine(cmd *cobra.Command, name string) []finding {
 	}
 
 	return findings
+}
+
+// trustFinding tells what keeps a third party from the password.
+func trustFinding(options bmc.Options) finding {
+	switch {
+	case options.Address.Protocol == bmc.IPMI:
+		// RAKP message 2, IPMI 2.0, 13.21 (CVE-2013-4786).
+		return finding{"certificate", verdictWarning, "none: an IPMI BMC gives a hash of the password to everyone who reaches it; " +
+			"keep it in a network of its own"}
+	case options.Address.Scheme == "http":
+		return finding{"certificate", verdictWarning, "none: the address is http, so that the password can be read on the way"}
+	case options.SkipVerify:
+		return finding{"certificate", verdictWarning, "not verified, as was asked"}
+	case options.LegacyTLS:
+		return finding{"certificate", verdictWarning, "verified, but old cipher suites are allowed, as was asked"}
+	default:
+		return finding{"certificate", verdictOK, "verified"}
+	}
+}
+
+// examineMachine finds what any machine tells.
+func examineMachine(ctx context.Context, machine bmc.Machine) ([]finding, error) {
+	began := time.Now()
+	power, err := machine.Power(ctx)
+	if err != nil {
+		return nil, err
+	}
+	latency := latencyFinding(time.Since(began))
+	boot, err := machine.Boot(ctx)
+	override := finding{"boot override", verdictOK, bootOf(boot).words()}
+	if err != nil {
+		override = finding{"boot override", verdictWarning, err.Error()}
+	}
+
+	return []finding{
+		{"power", verdictOK, string(power)},
+		override,
+		latency,
+		{"service", verdictUnknown, "this protocol tells no more: not which actions are offered, nor sessions, nor the clock"},
+	}, nil
+}
+
+func latencyFinding(latency time.Duration) finding {
+	found := finding{"latency", verdictOK, latency.Round(time.Millisecond).String() + " for one read"}
+	if latency > maxLatency {
+		found.Verdict = verdictWarning
+	}
+
+	return found
 }
 
 // failedCheck names the check that an error belongs to.
@@ -151,16 +194,12 @@ func diagnosed(d redfish.Diagnosis) []finding {
 	case d.Sessions >= manySessions:
 		sessions = finding{"sessions", verdictWarning, fmt.Sprintf("%d open; some BMCs have 8 in all: look who leaves them open", d.Sessions)}
 	}
-	latency := finding{"latency", verdictOK, d.Latency.Round(time.Millisecond).String() + " for one read"}
-	if d.Latency > maxLatency {
-		latency.Verdict = verdictWarning
-	}
 	findings := append(make([]finding, 0, fixedChecks+len(d.Failures)),
 		finding{"service", verdictOK, fmt.Sprintf(
 			"Redfish %s %s %s, BMC firmware %s", d.RedfishVersion, d.Vendor, d.Product, orDash(d.BMCFirmware))},
 		actionsFinding(d.Actions),
 		listFinding("boot override", joined(d.BootTargets), slices.Contains(d.BootTargets, bmc.BootDisk), "Disk is not offered"),
-		mediaFinding(d.MediaSlots), clockFinding(d.Clock, d.ReadAt), sessions, latency)
+		mediaFinding(d.MediaSlots), clockFinding(d.Clock, d.ReadAt), sessions, latencyFinding(d.Latency))
 	for _, err := range d.Failures {
 		findings = append(findings, finding{"reading", verdictWarning, err.Error()})
 	}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -39,9 +40,13 @@ type bmcFlags struct {
 	credentialsFile, credentialsSecret string
 	caFile                             string
 	skipVerify, legacyTLS              bool
+	cipherSuite                        int
+	pause                              time.Duration
 	uuid, serial                       string
 	timeout                            time.Duration
-	output                             answerFormat
+	// wait is how long the use of a machine may take, when that is longer than timeout.
+	wait   time.Duration
+	output answerFormat
 
 	outside outside
 }
@@ -49,23 +54,31 @@ type bmcFlags struct {
 // outside is what the commands reach.
 type outside struct {
 	connect func(*rolloutFlags) (client.Client, string, error)
-	open    func(context.Context, bmc.Options) (bmc.Machine, error)
+	// leases makes a client for the Leases of the cluster.
+	leases func(*rolloutFlags) (coordinationclient.LeasesGetter, error)
+	open   func(context.Context, bmc.Options) (bmc.Machine, error)
 	// in is where a person is asked.
 	in io.Reader
 }
 
 func realOutside() outside {
-	return outside{connect: (*rolloutFlags).connect, open: connect.Open, in: os.Stdin}
+	return outside{connect: (*rolloutFlags).connect, leases: (*rolloutFlags).leases, open: connect.Open, in: os.Stdin}
 }
 
 const (
 	defaultBMCTimeout = 2 * time.Minute
 	// addressMark tells an address from the name of a host.
-	addressMark = "://"
+	addressMark = ":"
 
-	targetHelp = `TARGET is the address of a BMC, such as redfish://10.0.0.1/redfish/v1/Systems/1, or a BareMetalHost, NAME or
-NAMESPACE/NAME. A BareMetalHost brings its own address, credentials and serial number. Otherwise credentials come from
-a file, from a Secret, or are asked for; never from the command line, which others can see.`
+	targetHelp = `TARGET is the address of a BMC, such as redfish://10.0.0.1/redfish/v1/Systems/1 or ipmi://10.0.0.1, or a
+BareMetalHost, NAME or NAMESPACE/NAME. A BareMetalHost brings its own address, credentials and serial number. Otherwise
+credentials come from a file, from a Secret, or are asked for; never from the command line, which others can see.`
+
+	// actHelp is for what changes something.
+	actHelp = `While it acts on a BareMetalHost it holds the host's power lease, so that neither the controller nor another command
+acts beside it; it waits for it, for --timeout. An address has no lease: nothing keeps others out.
+
+` + targetHelp
 )
 
 func newBMCFlags(command *cobra.Command, out outside) *bmcFlags {
@@ -75,10 +88,13 @@ func newBMCFlags(command *cobra.Command, out outside) *bmcFlags {
 	set.StringVar(&flags.credentialsSecret, "credentials-secret", "", "Secret of the namespace with username and password")
 	set.StringVar(&flags.caFile, "bmc-ca-file", "", "PEM certificates to verify the BMC with, in place of the system's")
 	set.BoolVar(&flags.skipVerify, "bmc-skip-verify", false, "do not verify the BMC's certificate")
-	set.BoolVar(&flags.legacyTLS, "bmc-legacy-tls", false, "allow the cipher suites of old BMCs")
+	set.BoolVar(&flags.legacyTLS, "bmc-legacy-tls", false, "allow TLS 1.2 without forward secrecy, which some old BMCs have only")
+	set.IntVar(&flags.cipherSuite, "ipmi-cipher-suite", bmc.DefaultCipherSuite, "IPMI: 3, or 17 where the BMC has no other")
+	set.DurationVar(&flags.pause, "ipmi-pause", 0, "IPMI: how long to leave a BMC alone that cannot take requests one after the other")
 	set.StringVar(&flags.uuid, "expect-uuid", "", "refuse another machine than the one with this UUID")
 	set.StringVar(&flags.serial, "expect-serial", "", "refuse another machine than the one with this serial number")
-	set.DurationVar(&flags.timeout, "timeout", defaultBMCTimeout, "how long to wait for the BMC's answers in all")
+	set.DurationVar(&flags.timeout, "timeout", defaultBMCTimeout,
+		"how long to wait for the BMC's answers in all, and before that for the host's power lease")
 	set.VarP(&flags.output, "output", "o", "table, json or yaml")
 
 	return flags
@@ -92,6 +108,8 @@ type bmcTarget struct {
 	expected bmc.Identity
 	// host is nil when only an address was given.
 	host *metal3.BareMetalHost
+	// cluster is where it is.
+	cluster client.Client
 }
 
 // keepPowered is what the host says.
@@ -100,13 +118,19 @@ func (t bmcTarget) keepPowered() bool { return t.host != nil && t.host.Spec.Disa
 // with opens the BMC of the target, calls use, and closes the session, also after an interrupt.
 func (f *bmcFlags) with(
 	cmd *cobra.Command, name string, use func(ctx context.Context, target bmcTarget, machine bmc.Machine) error,
-) (err error) {
-	ctx := cmd.Context()
-	target, err := f.find(ctx, cmd.ErrOrStderr(), name)
+) error {
+	target, err := f.find(cmd.Context(), cmd.ErrOrStderr(), name)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+
+	return f.opened(cmd.Context(), target, use)
+}
+
+func (f *bmcFlags) opened(
+	ctx context.Context, target bmcTarget, use func(ctx context.Context, target bmcTarget, machine bmc.Machine) error,
+) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(f.timeout, f.wait))
 	defer cancel()
 	machine, err := f.outside.open(ctx, target.options)
 	if err != nil {
@@ -172,13 +196,14 @@ func (f *bmcFlags) findHost(ctx context.Context, cluster client.Client, namespac
 	err := cluster.Get(ctx, key, &host)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("reading BareMetalHost %s: %w; give -n NAMESPACE, or an address such as redfish://HOST/redfish/v1/Systems/ID", key, err)
+		return fmt.Errorf("reading BareMetalHost %s: %w; give -n NAMESPACE, or an address such as "+
+			"redfish://HOST/redfish/v1/Systems/ID or ipmi://HOST", key, err)
 	case err != nil:
 		return fmt.Errorf("reading BareMetalHost %s: %w", key, err)
 	case host.Spec.BMC.Address == "":
 		return fmt.Errorf("BareMetalHost %s: %w; set spec.bmc.address", key, errNoBMC)
 	}
-	target.host = &host
+	target.host, target.cluster = &host, cluster
 	if hardware := host.Status.HardwareDetails; hardware != nil && target.expected.Serial == "" {
 		target.expected.Serial = hardware.SystemVendor.SerialNumber
 	}
@@ -189,6 +214,7 @@ func (f *bmcFlags) findHost(ctx context.Context, cluster client.Client, namespac
 func (f *bmcFlags) trust(target *bmcTarget) error {
 	target.options.UUID = target.expected.UUID
 	target.options.LegacyTLS = f.legacyTLS
+	target.options.CipherSuite, target.options.Pause = f.cipherSuite, f.pause
 	target.options.SkipVerify = f.skipVerify || (target.host != nil && target.host.Spec.BMC.DisableCertificateVerification)
 	if f.caFile == "" {
 		return nil

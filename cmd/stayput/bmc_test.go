@@ -5,18 +5,23 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/stayput-dev/stayput/bmc"
-	"github.com/stayput-dev/stayput/bmc/redfish"
+	"github.com/stayput-dev/stayput/bmc/connect"
 	emulator "github.com/stayput-dev/stayput/test/lab/redfish"
 )
 
@@ -27,34 +32,76 @@ const (
 	otherUUID   = "11111111-9e44-4fa7-8e91-f3527a1ef094"
 )
 
-// bmcBench is sushy-tools, and a cluster that knows the host of one of its machines.
+// bmcBench is a BMC, and a cluster that knows the host of its machine.
 type bmcBench struct {
 	*testing.T
 
-	emulator *emulator.Emulator
 	cluster  client.Client
+	leases   coordinationclient.LeasesGetter
+	open     func(context.Context, bmc.Options) (bmc.Machine, error)
+	password string
 	dir      string
 	opened   int
+	// hears, when set, is told what is said on the standard error output.
+	hears listener
 }
 
-func newBMCBench(t *testing.T) *bmcBench {
+type listener func(text string)
+
+func (l listener) Write(text []byte) (int, error) {
+	if l != nil {
+		l(string(text))
+	}
+
+	return len(text), nil
+}
+
+func newBMCBench(t *testing.T, address, password string) *bmcBench {
 	t.Helper()
-	started := emulator.StartFake(t, bmcUser, bmcPassword, emulator.FakeSystem{UUID: oneUUID, Name: "one", PoweredOn: true})
-	host := &metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "host-1"}}
+	host := &metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "host-1", UID: "u-1"}}
 	host.Spec.Online = true
-	host.Spec.BMC = metal3.BMCDetails{Address: started.Address(oneUUID), CredentialsName: "host-1-bmc"}
+	host.Spec.BMC = metal3.BMCDetails{Address: address, CredentialsName: "host-1-bmc"}
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "host-1-bmc"},
-		Data:       map[string][]byte{"username": []byte(bmcUser + "\n"), "password": []byte(bmcPassword + "\n")},
+		Data:       map[string][]byte{"username": []byte(bmcUser + "\n"), "password": []byte(password + "\n")},
 	}
 	bare := &metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "bare"}}
-	b := &bmcBench{T: t, emulator: started, cluster: fakeCluster(t, host, secret, bare), dir: t.TempDir()}
-	b.put("ca.crt", string(started.CA()))
-	b.put("credentials.yaml", fmt.Sprintf("username: %s\npassword: %s\n", bmcUser, bmcPassword))
+	scheme := runtime.NewScheme()
+	if err := coordinationv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	b := &bmcBench{
+		T: t, cluster: fakeCluster(t, host, secret, bare), open: connect.Open,
+		leases:   leasesOf{fake.NewClientBuilder().WithScheme(scheme).Build()},
+		password: password, dir: t.TempDir(),
+	}
+	b.put("credentials.yaml", fmt.Sprintf("username: %s\npassword: %s\n", bmcUser, password))
 	b.put("wrong.yaml", fmt.Sprintf("username: %s\npassword: wrong\n", bmcUser))
 	b.put("odd.yaml", "username: admin\npasswort: s3cret\n")
 
 	return b
+}
+
+// sushyBench is one with sushy-tools.
+type sushyBench struct {
+	*bmcBench
+
+	emulator *emulator.Emulator
+}
+
+func newSushyBench(t *testing.T) *sushyBench {
+	t.Helper()
+	started := emulator.StartFake(t, bmcUser, bmcPassword, emulator.FakeSystem{UUID: oneUUID, Name: "one", PoweredOn: true})
+	b := newBMCBench(t, started.Address(oneUUID), bmcPassword)
+	b.put("ca.crt", string(started.CA()))
+
+	return &sushyBench{bmcBench: b, emulator: started}
+}
+
+func (b *sushyBench) run(args ...string) (stdout, stderr string, err error) {
+	b.Helper()
+
+	return b.bmcBench.run(append(args, "--bmc-ca-file", b.path("ca.crt"))...)
 }
 
 func (b *bmcBench) put(name, text string) {
@@ -71,20 +118,21 @@ func (b *bmcBench) run(args ...string) (stdout, stderr string, err error) {
 	b.Helper()
 	command := newBMCCommand(outside{
 		connect: func(*rolloutFlags) (client.Client, string, error) { return b.cluster, "metal", nil },
+		leases:  func(*rolloutFlags) (coordinationclient.LeasesGetter, error) { return b.leases, nil },
 		open: func(ctx context.Context, options bmc.Options) (bmc.Machine, error) {
 			b.opened++
 
-			return redfish.Open(ctx, options)
+			return b.open(ctx, options)
 		},
 		in: strings.NewReader(""),
 	})
 	command.SilenceUsage, command.SilenceErrors = true, true
 	var out, errOut bytes.Buffer
 	command.SetOut(&out)
-	command.SetErr(&errOut)
-	command.SetArgs(append(args, "--bmc-ca-file", b.path("ca.crt")))
+	command.SetErr(io.MultiWriter(&errOut, b.hears))
+	command.SetArgs(args)
 	err = command.ExecuteContext(b.Context())
-	for _, secret := range []string{bmcPassword, "s3cret"} {
+	for _, secret := range []string{b.password, "s3cret"} {
 		if strings.Contains(out.String()+errOut.String()+fmt.Sprint(err), secret) {
 			b.Errorf("%v tells the password", args)
 		}
@@ -93,7 +141,7 @@ func (b *bmcBench) run(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errOut.String(), err
 }
 
-func (b *bmcBench) power() bmc.Power {
+func (b *sushyBench) power() bmc.Power {
 	b.Helper()
 	out, _, err := b.run("status", "host-1", "-o", "json")
 	var answer statusAnswer
@@ -106,7 +154,7 @@ func (b *bmcBench) power() bmc.Power {
 
 func TestBMCCommandsOnSushyTools(t *testing.T) {
 	t.Parallel()
-	b := newBMCBench(t)
+	b := newSushyBench(t)
 
 	// An address with a file, and a host with its own Secret, lead to the same machine.
 	for _, target := range [][]string{
@@ -148,7 +196,7 @@ func TestBMCCommandsOnSushyTools(t *testing.T) {
 
 func TestBMCCommandsBesidesPowerOnSushyTools(t *testing.T) {
 	t.Parallel()
-	b := newBMCBench(t)
+	b := newSushyBench(t)
 
 	// sushy-tools' fake takes every override for a continuous one, and so it is told.
 	out, _, err := b.run("boot", "host-1", "pxe", "--continuous")
@@ -177,7 +225,7 @@ func TestBMCCommandsBesidesPowerOnSushyTools(t *testing.T) {
 
 func TestBMCCommandsRefuse(t *testing.T) {
 	t.Parallel()
-	b := newBMCBench(t)
+	b := newSushyBench(t)
 	address := b.emulator.Address(oneUUID)
 	file := []string{"--credentials-file", b.path("credentials.yaml")}
 	for name, test := range map[string]struct {
@@ -197,6 +245,9 @@ func TestBMCCommandsRefuse(t *testing.T) {
 		"two sources":            {args: append([]string{"status", address, "--credentials-secret", "s"}, file...), says: "not both"},
 		"nobody to ask":          {args: []string{"status", address}, says: "--credentials-file or --credentials-secret"},
 		"a file with an odd key": {args: []string{"status", address, "--credentials-file", b.path("odd.yaml")}, says: "username and password"},
+		"a removed scheme":       {args: append([]string{"status", "ilo5://10.0.0.1"}, file...), says: "use redfish-virtualmedia://"},
+		"a name with a port":     {args: append([]string{"status", "bmc.example.com:623"}, file...), says: "ipmi://HOST:PORT"},
+		"an address like a host": {args: []string{"status", "10.0.0.1"}, says: "or ipmi://HOST"},
 		"no such host":           {args: []string{"status", "host-9"}, says: "metal/host-9"},
 		"a host without a BMC":   {args: []string{"status", "bare"}, says: "set spec.bmc.address"},
 		"an address with a password": {

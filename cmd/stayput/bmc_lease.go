@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stayput-dev/stayput/bmc"
+	"github.com/stayput-dev/stayput/controllers/powerlease"
+)
+
+var (
+	errHostInUse   = errors.New("the host was in use for too long; try again, or raise --timeout")
+	errHostChanged = errors.New("it was changed while this command waited for it; look at it, and try again")
+)
+
+// leases makes a client for Leases, as connect makes one for all else.
+func (f *rolloutFlags) leases() (coordinationclient.LeasesGetter, error) {
+	config, err := f.kube.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w; see --kubeconfig, --context and $KUBECONFIG", err)
+	}
+
+	return powerlease.Client(config)
+}
+
+// acting is with for what changes something: the power lease of the host is held meanwhile, so that neither the
+// controllers nor another command act beside it. A BMC that is given by its address has no lease.
+func (f *bmcFlags) acting(
+	cmd *cobra.Command, name string, use func(ctx context.Context, target bmcTarget, machine bmc.Machine) error,
+) error {
+	target, err := f.find(cmd.Context(), cmd.ErrOrStderr(), name)
+	if err != nil {
+		return err
+	}
+	if target.host == nil {
+		return f.opened(cmd.Context(), target, use)
+	}
+
+	return f.leased(cmd, target, func(ctx context.Context) error {
+		return f.opened(ctx, target, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
+			return use(ctx, target, leasedMachine{machine})
+		})
+	})
+}
+
+// leased waits for the host's power lease, for --timeout, and calls use while it is held.
+func (f *bmcFlags) leased(cmd *cobra.Command, target bmcTarget, use func(ctx context.Context) error) error {
+	key := client.ObjectKeyFromObject(target.host)
+	getter, err := f.outside.leases(f.cluster)
+	if err != nil {
+		return err
+	}
+	waited := false
+	leases, err := powerlease.New(powerlease.Options{
+		Leases: getter, Holder: holder(),
+		Waiting: func(holder string) {
+			waited = true
+			fmt.Fprintf(cmd.ErrOrStderr(), "Host %s is in use by %s, waiting for up to %s\n", key, holder, f.timeout)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	// The time limit is the waiting's only: what is done with the lease has its own.
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	defer cancel(nil)
+	limit := time.AfterFunc(f.timeout, func() { cancel(errHostInUse) })
+	defer limit.Stop()
+
+	return leases.Do(ctx, key, target.host.UID, func(ctx context.Context) error {
+		if !limit.Stop() {
+			return context.Cause(ctx)
+		}
+		if waited {
+			if err := unchanged(ctx, target, key); err != nil {
+				return err
+			}
+		}
+
+		return use(ctx)
+	})
+}
+
+// unchanged reads the host anew: whoever held it may have given it another BMC, or begun to remove it.
+func unchanged(ctx context.Context, target bmcTarget, key types.NamespacedName) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var now metal3.BareMetalHost
+	if err := target.cluster.Get(ctx, key, &now); err != nil {
+		return fmt.Errorf("reading BareMetalHost %s: %w", key, err)
+	}
+	if now.UID != target.host.UID || now.Generation != target.host.Generation || now.DeletionTimestamp != nil {
+		return fmt.Errorf("BareMetalHost %s: %w", key, errHostChanged)
+	}
+
+	return nil
+}
+
+// holder tells those who wait whom to ask.
+func holder() string {
+	name := strconv.Itoa(os.Getuid())
+	if current, err := user.Current(); err == nil {
+		name = current.Username
+	}
+	machine, err := os.Hostname()
+	if err != nil {
+		machine = "an unnamed machine"
+	}
+
+	return fmt.Sprintf("stayput bmc of %s@%s", name, machine)
+}
+
+// leasedMachine sends nothing that changes something once the lease cannot be proven held.
+type leasedMachine struct{ bmc.Machine }
+
+func (m leasedMachine) Do(ctx context.Context, action bmc.Action) error {
+	if err := powerlease.Check(ctx); err != nil {
+		return err
+	}
+
+	return m.Machine.Do(ctx, action)
+}
+
+func (m leasedMachine) SetBoot(ctx context.Context, boot bmc.Boot) error {
+	if err := powerlease.Check(ctx); err != nil {
+		return err
+	}
+
+	return m.Machine.SetBoot(ctx, boot)
+}
+
+func (m leasedMachine) Insert(ctx context.Context, slot, url string) error {
+	if err := powerlease.Check(ctx); err != nil {
+		return err
+	}
+
+	return m.Machine.Insert(ctx, slot, url)
+}
+
+func (m leasedMachine) Eject(ctx context.Context, slot string) error {
+	if err := powerlease.Check(ctx); err != nil {
+		return err
+	}
+
+	return m.Machine.Eject(ctx, slot)
+}
