@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/test/apiserver"
 	"github.com/stayput-dev/stayput/test/lab/bmo"
 	"github.com/stayput-dev/stayput/test/lab/redfish"
@@ -200,10 +201,13 @@ func (b *metal3Lab) theirsMeanwhile(t *testing.T, name, uuid string) {
 	t.Helper()
 	g := NewWithT(t)
 	h, before := b.attach(t, g, name)
-	// Our key stays while Metal3 does not answer it, so that theirs comes for certain before it goes.
+	// Our key stays while Metal3 does not answer it, also when we look again; so theirs comes before it goes.
 	g.Expect(b.operator.Pause()).To(Succeed())
 	b.agent(t, g, name, v1alpha1.PhaseRebooting)
 	h.await(t, g, "our key", held())
+	g.Eventually(b.status(t, name)).WithTimeout(eventually).Should(And(
+		HaveField("Power", v1alpha1.PowerState(bmc.PowerTransition)), Satisfy(reason(v1alpha1.OutOfBandPowerActionSent))))
+	g.Expect(b.keys(t, name)()).To(ConsistOf(ownRebootAnnotation), "a machine that is still on")
 	b.annotate(t, g, name, map[string]any{otherKey: theirs})
 	g.Expect(b.operator.Resume()).To(Succeed())
 	h.await(t, g, "off for both", off())
