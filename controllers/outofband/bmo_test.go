@@ -52,7 +52,7 @@ func TestBesideMetal3(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := []string{"alone", "second", "met"}
+	names := []string{"alone", "second", "met", "never-off"}
 	systems := make([]redfish.FakeSystem, 0, len(names))
 	for i, name := range names {
 		systems = append(systems, redfish.FakeSystem{UUID: uuidOf(i), Name: name, PoweredOn: true})
@@ -67,6 +67,7 @@ func TestBesideMetal3(t *testing.T) {
 		b.viaMetal3(t, g, name)
 		b.external(t, g, name)
 	}
+	b.spec(t, g, "never-off", `{"disablePowerOff":true}`)
 	b.operator, err = bmo.Start(t.Context(), bmo.Options{
 		Kubeconfig: server.Kubeconfig, Namespace: "metal", Dir: t.TempDir(), Report: t.Logf,
 	})
@@ -92,6 +93,8 @@ func TestBesideMetal3(t *testing.T) {
 	b.theirsMeanwhile(t, "met", uuidOf(2))
 	b.leftBehind(t, "met")
 	b.quiet(t, "met")
+	b.letGo(t, g, "met")
+	b.neverOff(t, "never-off", uuidOf(3))
 	b.becomes(t, g, "alone", HaveField("ResourceVersion", detached))
 }
 
@@ -106,12 +109,19 @@ type metal3Lab struct {
 // external makes a host one whose machine Metal3 has not provisioned, and which is detached.
 func (b *metal3Lab) external(t *testing.T, g Gomega, name string) {
 	t.Helper()
+	b.spec(t, g, name, `{"externallyProvisioned":true}`)
 	host := &metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: name}}
-	g.Expect(b.client.Patch(t.Context(), host, client.RawPatch("application/merge-patch+json",
-		[]byte(`{"spec":{"externallyProvisioned":true}}`)))).To(Succeed())
 	g.Expect(b.client.Status().Patch(t.Context(), host, client.RawPatch("application/merge-patch+json",
 		[]byte(`{"status":{"provisioning":{"state":"externally provisioned"}}}`)))).To(Succeed())
 	b.annotate(t, g, name, map[string]any{metal3.DetachedAnnotation: "by a test"})
+}
+
+// spec changes a host's spec, as its operator would.
+func (b *metal3Lab) spec(t *testing.T, g Gomega, name, spec string) {
+	t.Helper()
+	host := &metal3.BareMetalHost{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: name}}
+	g.Expect(b.client.Patch(t.Context(), host, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"spec":`+spec+`}`)))).To(Succeed())
 }
 
 func (b *metal3Lab) host(t *testing.T, name string) func() (*metal3.BareMetalHost, error) {
@@ -261,6 +271,26 @@ func (b *metal3Lab) leftBehind(t *testing.T, name string) {
 	b.annotate(t, g, name, map[string]any{otherKey: nil})
 	h.await(t, g, "on after another", on())
 	onlyOurKey(g, h.read())
+}
+
+// neverOff is a host of Metal3's whose machine must not be switched off: it is restarted through its BMC, and Metal3 sees
+// nothing of it.
+func (b *metal3Lab) neverOff(t *testing.T, name, uuid string) {
+	t.Helper()
+	g := NewWithT(t)
+	h, before := b.attach(t, g, name)
+	b.agent(t, g, name, v1alpha1.PhaseRebooting)
+	b.says(t, g, name, v1alpha1.OutOfBandWaitingAfterReset)
+	got, err := b.status(t, name)()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Intent).To(HaveField("Action", "ForceRestart"))
+	g.Expect(b.emulator.Resets(uuid)).To(Equal(1))
+	b.comesBack(t, g, "new", name)
+	b.annotate(t, g, name, map[string]any{note: "last"})
+	h.await(t, g, "the last poke", HaveField("Annotations", HaveKeyWithValue(note, "last")))
+	g.Expect(h.read()).To(HaveEach(on()))
+	g.Expect(onlyOurKey(g, h.read())).To(BeZero(), "versions in which our field manager has anything")
+	g.Expect(b.switches(t, name, before)()).To(BeEmpty())
 }
 
 // quiet looks at the host while there is nothing to do: whatever makes Metal3 look at it again, neither takes back what
