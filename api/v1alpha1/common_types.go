@@ -4,6 +4,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Field managers: who writes which part of a NodeUpdate (and, for the first two, of a Node).
@@ -125,4 +126,13 @@ type OutOfBandSettings struct {
 	// +kubebuilder:default=BMC
 	// +optional
 	PowerVia PowerPath `json:"powerVia,omitempty"`
+	// MaxSilent bounds how many of the pool's other Nodes may have fallen silent since shortly before this one: when
+	// more have, it is rather the network than the machines, and none is reset until they are back. Nodes that are
+	// rebooting for an update do not count. A number, or a percentage of those other Nodes that is rounded down, but never
+	// below 1; 100% lets every reset pass. Default 20%.
+	// +kubebuilder:default="20%"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="must be a number of at least 1 or a percentage from 1% to 100%"
+	// +optional
+	MaxSilent *intstr.IntOrString `json:"maxSilent,omitempty"`
 }

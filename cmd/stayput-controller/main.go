@@ -69,6 +69,8 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&o.bmcCAFile, "bmc-ca-file", "",
 		"file of PEM certificates to verify BMCs with, in place of the system's; it is read once, at the start. A BareMetalHost "+
 			"may switch verification off (spec.bmc.disableCertificateVerification)")
+	flags.IntVar(&o.powerActions, "max-power-actions-per-minute", outofband.DefaultPowerActionsPerMinute,
+		"how many power actions are sent to BMCs in a minute, in all, at least 1; further resets of silent machines wait their turn")
 	goFlags := flag.NewFlagSet("stayput-controller", flag.ContinueOnError)
 	config.RegisterFlags(goFlags) // --kubeconfig
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "least level that is logged: DEBUG, INFO, WARN or ERROR")
@@ -99,7 +101,7 @@ func start(ctx context.Context, o options, logger logr.Logger) error {
 		return fmt.Errorf("finding the cluster (--kubeconfig, KUBECONFIG, or a pod's service account): %w", err)
 	}
 
-	return run(ctx, restConfig, o, outofband.Options{BMCCA: bmcCA}, logger)
+	return run(ctx, restConfig, o, outofband.Options{BMCCA: bmcCA, PowerActionsPerMinute: o.powerActions}, logger)
 }
 
 func run(ctx context.Context, restConfig *rest.Config, o options, silent outofband.Options, logger logr.Logger) error {
@@ -127,7 +129,7 @@ func run(ctx context.Context, restConfig *rest.Config, o options, silent outofba
 	if err != nil {
 		return fmt.Errorf("setting up the manager: %w", err)
 	}
-	if err := setUp(mgr, silent); err != nil {
+	if err := setUp(mgr, silent); err != nil { //nolint:contextcheck // sessions with BMCs live as long as the manager, which ends them
 		return err
 	}
 	logger.Info("starting", "build", buildinfo.String("stayput-controller"))

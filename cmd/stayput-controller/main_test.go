@@ -54,7 +54,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	if err := os.WriteFile(pod, []byte("stayput-system"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	good := options{metricsAddress: ":8080", probeAddress: "127.0.0.1:8081", leaderElect: true, shutdownTimeout: time.Second}
+	good := options{metricsAddress: ":8080", probeAddress: "127.0.0.1:8081", leaderElect: true, shutdownTimeout: time.Second, powerActions: 1}
 	for name, tt := range map[string]struct {
 		change func(o *options)
 		noPod  bool
@@ -65,6 +65,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 		"no port":            {change: func(o *options) { o.metricsAddress = "localhost" }, flag: "--metrics-bind-address"},
 		"a port of no one":   {change: func(o *options) { o.probeAddress = ":99999" }, flag: "--health-probe-bind-address"},
 		"a negative timeout": {change: func(o *options) { o.shutdownTimeout = -1 }, flag: "--shutdown-timeout"},
+		"no power actions":   {change: func(o *options) { o.powerActions = 0 }, flag: "--max-power-actions-per-minute"},
 		"no pod":             {change: func(*options) {}, noPod: true, flag: "--leader-election-namespace"},
 		"no pod, named":      {change: func(o *options) { o.leaderElectionNamespace = "default" }, noPod: true},
 		"no pod, alone":      {change: func(o *options) { o.leaderElect = false }, noPod: true},

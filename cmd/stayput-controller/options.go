@@ -13,8 +13,9 @@ import (
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 var (
-	errNotAPod  = errors.New("it is not set, and this is no pod")
-	errNegative = errors.New("it is negative")
+	errNotAPod   = errors.New("it is not set, and this is no pod")
+	errNegative  = errors.New("it is negative")
+	errNoActions = errors.New("no machine could be reset; use 1 or more, and spec.outOfBand.disabled of a HostPool to forbid power actions")
 )
 
 type options struct {
@@ -23,6 +24,7 @@ type options struct {
 	leaderElectionNamespace      string
 	shutdownTimeout              time.Duration
 	bmcCAFile                    string
+	powerActions                 int
 	logLevel                     slog.Level
 }
 
@@ -41,6 +43,9 @@ func (o options) check(podNamespace string) error {
 	}
 	if o.shutdownTimeout < 0 {
 		return fmt.Errorf("--shutdown-timeout %s: %w; use 0s or more", o.shutdownTimeout, errNegative)
+	}
+	if o.powerActions < 1 {
+		return fmt.Errorf("--max-power-actions-per-minute %d: %w", o.powerActions, errNoActions)
 	}
 	if _, err := os.Stat(podNamespace); err != nil && o.leaderElect && o.leaderElectionNamespace == "" {
 		return fmt.Errorf("--leader-election-namespace: %w; name the Lease's namespace, or use --leader-elect=false when no other "+

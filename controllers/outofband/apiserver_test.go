@@ -14,6 +14,7 @@ import (
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
+	"github.com/stayput-dev/stayput/bmc/connect"
 	"github.com/stayput-dev/stayput/controllers/clusters"
+	"github.com/stayput-dev/stayput/controllers/powerlease"
 	"github.com/stayput-dev/stayput/test/apiserver"
 	"github.com/stayput-dev/stayput/test/lab/redfish"
 )
@@ -38,7 +42,7 @@ const (
 )
 
 // machines is how many machines the tests use, one each.
-const machines = 6
+const machines = 7
 
 func uuidOf(machine int) string { return fmt.Sprintf("27946b59-9e44-4fa7-8e91-f3527a1ef%03d", machine) }
 
@@ -74,6 +78,7 @@ func TestController(t *testing.T) { //nolint:tparallel // the last part moves th
 		t.Run("silent machine", func(t *testing.T) { t.Parallel(); lab.silentMachine(t) })
 		t.Run("found intent", func(t *testing.T) { t.Parallel(); lab.foundIntent(t) })
 		t.Run("wrong machine", func(t *testing.T) { t.Parallel(); lab.wrongMachine(t) })
+		t.Run("gives up", func(t *testing.T) { t.Parallel(); lab.givesUp(t) })
 		t.Run("wrong password", func(t *testing.T) { t.Parallel(); lab.wrongPassword(t) })
 		t.Run("keys that were left", func(t *testing.T) { t.Parallel(); lab.leftKeys(t) })
 		t.Run("killed while Metal3 keeps it off", func(t *testing.T) { t.Parallel(); lab.killedWhileHeld(t) })
@@ -265,6 +270,75 @@ func (l *lab) silentMachine(t *testing.T) {
 	l.owns(t, g, "silent")
 	g.Eventually(func() ([]string, error) { return l.reasons(t, "silent") }).WithTimeout(eventually).
 		Should(ContainElements("DeadlinePassed", "PowerActionSent", "MachineBack"))
+	g.Eventually(func() ([]string, error) { return l.reasonsOf(t, "NodeUpdate", "silent") }).WithTimeout(eventually).
+		Should(ContainElements("DeadlinePassed", "PowerActionSent", "MachineBack"))
+	l.leaseIsFree(t, g, "silent")
+}
+
+// leaseIsFree checks that the power of a host was taken, and given back.
+func (l *lab) leaseIsFree(t *testing.T, g Gomega, host string) {
+	t.Helper()
+	var lease coordinationv1.Lease
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Namespace: "metal", Name: powerlease.Name(host)}, &lease)).To(Succeed())
+	g.Expect(ptr.Deref(lease.Spec.HolderIdentity, "")).To(BeEmpty())
+	g.Expect(lease.OwnerReferences).To(ConsistOf(HaveField("Name", host)))
+}
+
+// givesUp has a machine that nothing wakes. The second and last reset takes its power away and asks for the disk.
+func (l *lab) givesUp(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	const name = "dead"
+	// Longer than the emulator keeps a machine off that it restarts.
+	l.machine(t, g, name, uuidOf(6), bmcPassword, 15*time.Second)
+	var update v1alpha1.NodeUpdate
+	g.Expect(l.client.Get(t.Context(), client.ObjectKey{Name: name}, &update)).To(Succeed())
+	update.Spec.OutOfBand.MaxResets = new(int32(2))
+	g.Expect(l.client.Update(t.Context(), &update)).To(Succeed())
+	// Another uses its power at first.
+	holder := "a person at a desk"
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: powerlease.Name(name)},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro()),
+		},
+	}
+	g.Expect(l.client.Create(t.Context(), lease)).To(Succeed())
+	l.agent(t, g, name, v1alpha1.PhaseRebooting)
+	g.Eventually(l.status(t, name)).WithTimeout(eventually).Should(Satisfy(reason(v1alpha1.OutOfBandHostBusy)))
+	got, err := l.status(t, name)()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Message).To(ContainSubstring(holder))
+	g.Expect(got.Intent).To(BeNil())
+	g.Expect(l.emulator.Resets(uuidOf(6))).To(BeZero())
+	lease.Spec.HolderIdentity = nil
+	g.Expect(l.client.Update(t.Context(), lease)).To(Succeed())
+
+	g.Eventually(l.status(t, name)).WithTimeout(3 * eventually).Should(HaveField("Evidence", Not(BeNil())))
+	got, err = l.status(t, name)()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Reason).To(Equal(v1alpha1.OutOfBandResetsUsedUp))
+	g.Expect(got.Intent).To(And(HaveField("Action", "On"), HaveField("BootFrom", "Disk")))
+	g.Expect(story(&got)).To(Equal("=On ForceRestart ForceOff =Off On =On"))
+	g.Expect(got.Evidence.Missing).To(ContainSubstring("console"), "sushy-tools keeps no console")
+	g.Expect(l.bootTarget(t, g, uuidOf(6))).To(Equal(bmc.BootDisk))
+	l.leaseIsFree(t, g, name)
+}
+
+// bootTarget is what a machine's BMC says it boots from.
+func (l *lab) bootTarget(t *testing.T, g Gomega, uuid string) bmc.BootTarget {
+	t.Helper()
+	address, err := bmc.ParseAddress(l.emulator.Address(uuid))
+	g.Expect(err).NotTo(HaveOccurred())
+	machine, err := connect.Open(t.Context(), bmc.Options{
+		Address: address, Credentials: bmc.Credentials{Username: bmcUser, Password: bmcPassword}, CA: l.emulator.CA(),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	state, err := machine.Boot(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(machine.Close(t.Context())).To(Succeed())
+
+	return state.Target
 }
 
 // owns checks that our field manager has status.outOfBand and nothing else.
@@ -290,8 +364,15 @@ func (l *lab) owns(t *testing.T, g Gomega, name string) {
 
 func (l *lab) reasons(t *testing.T, host string) ([]string, error) {
 	t.Helper()
+
+	return l.reasonsOf(t, "BareMetalHost", host)
+}
+
+// reasonsOf are the reasons of the events of an object.
+func (l *lab) reasonsOf(t *testing.T, kind, name string) ([]string, error) {
+	t.Helper()
 	var list eventsv1.EventList
-	if err := l.client.List(t.Context(), &list, client.InNamespace("metal")); err != nil {
+	if err := l.client.List(t.Context(), &list); err != nil {
 		return nil, fmt.Errorf("listing events: %w", err)
 	}
 	var reasons []string
@@ -299,7 +380,7 @@ func (l *lab) reasons(t *testing.T, host string) ([]string, error) {
 		if strings.Contains(event.Note, bmcPassword) {
 			t.Errorf("an event holds the password: %s", event.Note)
 		}
-		if event.Regarding.Kind == "BareMetalHost" && event.Regarding.Name == host {
+		if event.Regarding.Kind == kind && event.Regarding.Name == name {
 			reasons = append(reasons, event.Reason)
 		}
 	}
@@ -329,7 +410,8 @@ func (l *lab) foundIntent(t *testing.T) {
 	l.agent(t, g, "killed", v1alpha1.PhaseRebooting)
 	g.Eventually(func() (int, error) { return l.emulator.Resets(uuidOf(1)) }).WithTimeout(eventually).Should(Equal(1))
 	g.Expect(time.Since(decided.Time)).To(BeNumerically(">", whole))
-	g.Eventually(l.status(t, "killed")).WithTimeout(eventually).Should(HaveField("Intent.ID", "a1-2-ForceRestart"))
+	g.Eventually(l.status(t, "killed")).WithTimeout(eventually).
+		Should(And(HaveField("Resets", BeEquivalentTo(2)), HaveField("Intent.ID", HavePrefix("a1-2-"))))
 }
 
 // silentAfterItWasBack is a machine whose agent has said that it is back, and which hangs while its boot is proved. Its

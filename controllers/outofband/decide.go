@@ -22,6 +22,8 @@ const (
 	Wait Verb = "Wait"
 	// Observe: read the power.
 	Observe Verb = "Observe"
+	// SetBoot: ask the firmware for what the intent that this pass has stored says, before the power is read for it.
+	SetBoot Verb = "SetBoot"
 	// Record: store Status, which holds a new intent; then look at everything again.
 	Record Verb = "Record"
 	// Send: send the action of the intent that this pass has stored.
@@ -38,6 +40,8 @@ type Decision struct {
 	After time.Duration
 	// Action is what to send.
 	Action bmc.Action
+	// Begins tells that what is recorded begins a reset, and does not go on with one.
+	Begins bool
 }
 
 // Intervals between two looks at what may change without an event.
@@ -194,18 +198,21 @@ func (w World) hindrance() (reason v1alpha1.OutOfBandReason, text, left string) 
 	case w.Host.Busy != "":
 		return v1alpha1.OutOfBandHostBusy, "the machine is silent and is reset as soon as the host is free: " + w.Host.Busy,
 			"; the host is busy: " + w.Host.Busy
-	case w.Problem != nil:
-		return w.Problem.Reason, "the machine is silent; this is tried again: " + w.Problem.Text, ""
-	default:
+	case w.Problem == nil:
 		return "", "", ""
+	case w.Problem.ends():
+		return w.Problem.Reason, "the machine is silent and is reset later: " + w.Problem.Text, ""
+	default:
+		return w.Problem.Reason, "the machine is silent; this is tried again: " + w.Problem.Text, ""
 	}
 }
 
 // resetsUsedUp asks a person, and looks at the power now and then: they may switch it.
 func (w World) resetsUsedUp(more string) Decision {
 	return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp, fmt.Sprintf(
-		"the machine is silent%s after %d of %d resets%s; look at its console, then repair or reset it by hand, "+
-			"or raise spec.outOfBand.maxResets", w.powerText(), w.Status.Resets, w.Settings.MaxResets, more), time.Time{}), pollIdle)
+		"the machine is silent%s after %d of %d resets%s; look at status.outOfBand.evidence and at its console, then repair "+
+			"or reset it by hand, or raise spec.outOfBand.maxResets",
+		w.powerText(), w.Status.Resets, w.Settings.MaxResets, more), time.Time{}), pollIdle)
 }
 
 // beginReset starts a new reset when there is one left.
@@ -217,20 +224,27 @@ func (w World) beginReset(now time.Time) Decision {
 		return wait(w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandDeadlinePassed,
 			"the machine is silent and its power is changing", w.deadline()), pollPower)
 	}
-	step := bmc.IntentRestart.First(*w.Seen)
+	reset := w.Status.Resets + 1
+	step := w.rungOf(reset).first(*w.Seen)
 	if step.Verb != bmc.Send {
 		return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDeadlinePassed,
 			"the machine is silent and cannot be reset: "+step.Why+"; look at its console and reset it by hand",
 			time.Time{}), pollIdle)
 	}
+	if w.Answers {
+		step.Why += ", and its operating system answers"
+	}
 
-	return w.record(step, w.Status.Resets+1, now)
+	return w.record(step, reset, now)
 }
 
 // continueReset goes on with a reset whose last action was sent, or may have been.
 func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
 	ends := w.resetEnds(last)
 	step := bmc.IntentRestart.Next(*w.Seen, last, w.limits(), now)
+	if step.Verb == bmc.Expired && w.unfinished(last) {
+		step = bmc.IntentRestart.First(*w.Seen)
+	}
 	switch {
 	case step.Verb == bmc.Send:
 		return w.record(step, w.Status.Resets, now)
@@ -256,14 +270,24 @@ func (w World) record(step bmc.Step, reset int32, now time.Time) Decision {
 		"reset %d of %d: sending %s, since %s", reset, w.Settings.MaxResets, step.Action, why),
 		now.Add(w.Settings.SilentAfterReset))
 	status.Resets = reset
-	status.Intent = &v1alpha1.PowerIntent{
+	intent := &v1alpha1.PowerIntent{
 		ID:            fmt.Sprintf("%s-%d-%s", w.Attempt, reset, step.Action),
 		Action:        string(step.Action),
 		DecidedAt:     metav1.NewMicroTime(now),
 		ObservedPower: v1alpha1.PowerState(w.Seen.Power),
 	}
+	if earlier := w.Status.Intent; earlier != nil {
+		addUnknown(status)
+		if earlier.ID == intent.ID {
+			intent.ID += fmt.Sprintf("-%d", now.Unix())
+		}
+	}
+	if w.rungOf(reset).fromDisk && boots(step.Action) {
+		intent.BootFrom = string(bmc.BootDisk)
+	}
+	status.Intent = intent
 
-	return Decision{Verb: Record, Status: status}
+	return Decision{Verb: Record, Status: status, Begins: reset > w.Status.Resets}
 }
 
 // confirm looks at what was seen after the intent was stored, and sends only if it still holds.
@@ -274,6 +298,10 @@ func (w World) confirm(now time.Time) Decision {
 	}
 	intent := w.Status.Intent
 	if w.Seen == nil && w.Problem == nil && w.stillWanted() {
+		if intent.BootFrom != "" && w.BootSet == "" {
+			return Decision{Verb: SetBoot}
+		}
+
 		return Decision{Verb: Observe}
 	}
 	decided := intent.DecidedAt.Time
@@ -322,15 +350,19 @@ func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandSta
 	case err == nil:
 		sent := metav1.NewMicroTime(now)
 		status = w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
-			fmt.Sprintf("%s: %s was accepted by %s", w.resetOf(), w.Status.Intent.Action, w.through()),
+			fmt.Sprintf("%s: %s was accepted by %s%s", w.resetOf(), w.Status.Intent.Action, w.through(), w.bootText()),
 			now.Add(w.Settings.SilentAfterReset))
 		status.Intent.SentAt = &sent
+		addAction(status)
 
 		return status, false
 	case bmc.KindOf(err) == bmc.Unknown:
-		return w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
-			fmt.Sprintf("%s: %s may have been accepted: %v", w.resetOf(), w.Status.Intent.Action, err),
-			w.Status.Intent.DecidedAt.Add(w.Settings.SilentAfterReset)), false
+		status = w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
+			fmt.Sprintf("%s: %s may have been accepted%s: %v", w.resetOf(), w.Status.Intent.Action, w.bootText(), err),
+			w.Status.Intent.DecidedAt.Add(w.Settings.SilentAfterReset))
+		addAction(status)
+
+		return status, false
 	default:
 		w.Problem = problemOf(err)
 

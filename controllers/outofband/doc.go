@@ -22,10 +22,16 @@
 // may have been sent: it counts as a reset and gets its full wait. So a crash between any two steps costs at most some
 // minutes, and never a second action. An intent that was certainly not sent is taken back and not counted.
 //
-// It refuses to act on a host that another is busy with (see hostBusy), on one that is not of the NodeUpdate's pool, on
-// a machine whose BMC tells another UUID than the Node, and more often than spec.outOfBand.maxResets. ForceRestart is
-// preferred: Ironic, which reads the power every two minutes, sees no change; after ForceOff it may send On too, which
-// is harmless.
+// The resets of an attempt are a ladder (rungOf): the operating system is asked, where it answers on the network, or the
+// machine restarted; then its power is taken away and given back; and the last time its firmware is asked for the disk. A
+// machine that we have switched off is always switched on again. After the last reset a person is asked, with what was
+// seen of the power, what was sent, and what the BMC can tell.
+//
+// It refuses to act on a host that another is busy with (see hostBusy), on one whose power another has (package
+// powerlease: the CLI, or a controller that does not know yet that it was followed), on one that is not of the
+// NodeUpdate's pool, on a machine whose BMC tells another UUID than the Node, more often than spec.outOfBand.maxResets,
+// more often in a minute than all machines may be together, and while so many Nodes of the pool are silent that it is
+// rather the network (brake).
 //
 // With spec.outOfBand.powerVia Metal3 the power is baremetal-operator's (metal3Machine): ForceOff sets our key, the
 // annotation reboot.metal3.io/stayput, and On takes it off. That is all that is ever written of a BareMetalHost. While the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
-	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/controllers/clusters"
 )
 
@@ -25,19 +26,25 @@ type session struct {
 	*Reconciler
 
 	request Request
-	// reader and writer are of the Nodes' cluster, both live.
-	reader client.Reader
-	writer client.Client
+	// reader and writer are of the Nodes' cluster, both live; nodeEvents are its events.
+	reader     client.Reader
+	writer     client.Client
+	nodeEvents events.EventRecorder
 
 	update   v1alpha1.NodeUpdate
 	pool     v1alpha1.HostPool
 	host     *metal3.BareMetalHost
 	nodeUUID string
 
-	machine machine
-	release func()
-	// view is the host as it was loaded last, and opened the one that machine was opened for.
-	view, opened HostView
+	// view is the host as it was loaded last.
+	view HostView
+	// addresses are the Node's, and kubeletPort where its kubelet listens.
+	addresses   []string
+	kubeletPort int32
+	// keyed is the power through Metal3, with the host as it was read last.
+	keyed *metal3Machine
+	// seenAt is when the power was read last.
+	seenAt time.Time
 	// reached tells that the way to the power was open in this pass.
 	reached bool
 	// bmcErr is the error on the way to the BMC in this pass.
@@ -59,6 +66,7 @@ func (s *session) load(ctx context.Context) (World, error) {
 	}
 	w := newWorld(&s.update, &node, s.clock.Now())
 	s.nodeUUID = node.Status.NodeInfo.SystemUUID
+	s.addresses, s.kubeletPort = addressesOf(&node), node.Status.DaemonEndpoints.KubeletEndpoint.Port
 	// A process that has just begun to lead knows of no silent machine, and a status that stays is never stored.
 	s.metrics.observe(s.request, w.Status)
 	w.Host, err = s.loadHost(ctx, w.Settings.PowerVia)
@@ -156,154 +164,6 @@ func applyStatus(name, resourceVersion string, status *v1alpha1.OutOfBandStatus)
 	}}, nil
 }
 
-// observe implements effects.
-func (s *session) observe(ctx context.Context) (bmc.Observation, error) {
-	if _, err := s.backoffs.active(s.request, s.clock.Now()); err != nil {
-		s.bmcErr = err
-
-		return bmc.Observation{}, err
-	}
-	seen, err := s.look(ctx)
-	if err != nil {
-		s.bmcFailed(err)
-
-		return bmc.Observation{}, err
-	}
-
-	return seen, nil
-}
-
-func (s *session) look(ctx context.Context) (bmc.Observation, error) {
-	if err := s.open(ctx); err != nil {
-		return bmc.Observation{}, err
-	}
-	offered, err := s.machine.Actions(ctx)
-	if err != nil {
-		return bmc.Observation{}, err
-	}
-	at := s.clock.Now()
-	power, err := s.machine.Power(ctx)
-	if err != nil {
-		return bmc.Observation{}, err
-	}
-
-	return bmc.Observation{Power: power, At: at, Offered: offered}, nil
-}
-
-// open takes the machine for this pass.
-func (s *session) open(ctx context.Context) error {
-	if s.machine != nil && s.opened.ViaMetal3 == s.view.ViaMetal3 {
-		return nil
-	}
-	if err := s.close(ctx); err != nil {
-		return err
-	}
-	s.opened = s.view
-	if s.view.ViaMetal3 {
-		s.machine = &metal3Machine{reader: s.home, writer: s.hosts, host: s.host, busy: s.metal3Busy}
-		s.reached = true
-
-		return nil
-	}
-
-	return s.connect(ctx)
-}
-
-// metal3Busy looks at a host anew, before it is written.
-func (s *session) metal3Busy(ctx context.Context, host *metal3.BareMetalHost) (string, error) {
-	switch view := viewHost(&s.pool, host, s.update.Spec.OutOfBand.PowerVia); {
-	case view.NotFound != "":
-		return view.NotFound, nil
-	case view.Busy != "":
-		return view.Busy, nil
-	case !view.ViaMetal3:
-		return fmt.Sprintf("BareMetalHost %s/%s is not Metal3's any more", host.Namespace, host.Name), nil
-	default:
-		return pendingServicing(ctx, s.home, host)
-	}
-}
-
-// connect takes the BMC for this pass and connects to it.
-func (s *session) connect(ctx context.Context) error {
-	address, err := bmc.ParseAddress(s.host.Spec.BMC.Address)
-	if err != nil {
-		return err
-	}
-	secret, err := s.secret(ctx)
-	if err != nil {
-		return err
-	}
-	if s.release == nil {
-		if s.release, err = s.locks.Acquire(ctx, address.HostPort()); err != nil {
-			return err
-		}
-	}
-	opened, err := s.options.Open(ctx, bmc.Options{
-		Address: address, Credentials: credentials(secret), UUID: s.nodeUUID,
-		SkipVerify: s.host.Spec.BMC.DisableCertificateVerification, CA: s.options.BMCCA,
-	})
-	if err != nil {
-		return err
-	}
-	s.machine, s.reached = opened, true
-
-	return nil
-}
-
-// secret reads the BMC's credentials live: no right to list Secrets is needed, and a corrected one works at once.
-func (s *session) secret(ctx context.Context) (*corev1.Secret, error) {
-	var secret corev1.Secret
-	name := types.NamespacedName{Namespace: s.host.Namespace, Name: s.host.Spec.BMC.CredentialsName}
-	err := s.home.Get(ctx, name, &secret)
-	switch {
-	case apierrors.IsNotFound(err) || name.Name == "":
-		return nil, &bmc.Error{
-			Kind: bmc.Auth, Op: "reading the BMC's credentials",
-			Detail: fmt.Sprintf("there is no Secret %s; create it with keys username and password, or correct "+
-				"spec.bmc.credentialsName of the BareMetalHost", name),
-		}
-	case err != nil:
-		return nil, fmt.Errorf("reading Secret %s: %w", name, err)
-	default:
-		return &secret, nil
-	}
-}
-
-// send implements effects.
-func (s *session) send(ctx context.Context, action bmc.Action) error {
-	err := s.machine.Do(ctx, action)
-	if err == nil || bmc.KindOf(err) == bmc.Unknown {
-		s.metrics.actions.WithLabelValues(string(action)).Inc()
-	}
-	if err != nil {
-		s.bmcFailed(err)
-	}
-
-	return err
-}
-
-func (s *session) bmcFailed(err error) {
-	s.bmcErr = err
-	s.backoffs.failed(s.request, err, s.clock.Now())
-	s.metrics.errors.WithLabelValues(string(bmc.KindOf(err))).Inc()
-}
-
-// close ends the connection with the BMC and lets others use it.
-func (s *session) close(ctx context.Context) error {
-	var err error
-	if s.machine != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-		defer cancel()
-		err = s.machine.Close(ctx)
-	}
-	if s.release != nil {
-		s.release()
-	}
-	s.machine, s.release = nil, nil
-
-	return err
-}
-
 // report tells people and metrics of a change of phase, reason or intent.
 func (s *session) report(before, after *v1alpha1.OutOfBandStatus) {
 	s.metrics.observe(s.request, after)
@@ -322,6 +182,8 @@ func (s *session) report(before, after *v1alpha1.OutOfBandStatus) {
 	for _, object := range []runtime.Object{s.host, &s.pool} {
 		s.events.Eventf(object, nil, kind, string(after.Reason), eventAction, "%s", note)
 	}
+	// The NodeUpdate may be in another cluster than those two.
+	s.nodeEvents.Eventf(&s.update, nil, kind, string(after.Reason), eventAction, "%s", note)
 }
 
 const eventAction = "OutOfBand"

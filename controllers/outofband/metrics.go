@@ -41,7 +41,9 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			return nil, fmt.Errorf("registering metrics of the BMC rung: %w", err)
 		}
 	}
-	for _, action := range []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart} {
+	for _, action := range []bmc.Action{
+		bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart, bmc.ActionShutdown, bmc.ActionSoftRestart, bmc.ActionPowerCycle,
+	} {
 		m.actions.WithLabelValues(string(action))
 	}
 

@@ -23,11 +23,22 @@ type effects interface {
 	restore(ctx context.Context, intent string, status *v1alpha1.OutOfBandStatus) error
 	// observe reads the power.
 	observe(ctx context.Context) (bmc.Observation, error)
+	// answers tells whether the machine's operating system answers on the network.
+	answers(ctx context.Context) bool
+	// permit tells what forbids an action now, though nothing of this machine does; with no reason: nothing. begins
+	// tells that the action begins a reset.
+	permit(ctx context.Context, w World, begins bool) (Problem, error)
+	// alone calls act while no other has the host's power. It gives why it was not called; with no reason: it was.
+	alone(ctx context.Context, act func(ctx context.Context) error) (Problem, error)
+	// setBoot asks the firmware for the disk at the next boot, and says what came of it.
+	setBoot(ctx context.Context) string
 	// send sends an action.
 	send(ctx context.Context, action bmc.Action) error
+	// evidence collects what the BMC tells of the machine.
+	evidence(ctx context.Context) *v1alpha1.PowerEvidence
 }
 
-// maxSteps bounds a pass; the longest is: observe, record, observe, send.
+// maxSteps bounds a pass; the longest is: observe, record, set the boot override, observe, send.
 const maxSteps = 8
 
 // writeTimeout bounds the write after an action. It is made even when the pass is being cancelled.
@@ -42,19 +53,28 @@ func pass(ctx context.Context, do effects, clk clock.PassiveClock) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
+
+	return carryOut(ctx, do, w, clk)
+}
+
+func carryOut(ctx context.Context, do effects, w World, clk clock.PassiveClock) (time.Duration, error) {
 	for range maxSteps {
 		decision := Decide(w, clk.Now())
 		switch decision.Verb {
 		case Rest:
 			return 0, nil
 		case Wait:
-			return decision.After, storeIfNew(ctx, do, w.Status, decision.Status)
+			return decision.After, conclude(ctx, do, w.Status, decision.Status)
 		case Observe:
 			w = observe(ctx, do, w)
 		case Record:
-			if w, err = record(ctx, do, w, decision); err != nil {
-				return 0, err
+			after, stop, err := act(ctx, do, w, decision, clk)
+			if stop.Reason == "" {
+				return after, err
 			}
+			w.Problem = &stop
+		case SetBoot:
+			w.BootSet = do.setBoot(ctx)
 		case Withdraw:
 			return decision.After, do.restore(ctx, w.Recorded, decision.Status)
 		case Send:
@@ -65,6 +85,42 @@ func pass(ctx context.Context, do effects, clk clock.PassiveClock) (time.Duratio
 	}
 
 	return retryAtOnce, nil
+}
+
+// act stores an intent and carries out what is decided of it, while no other has the host's power. With a reason to stop
+// nothing was stored.
+func act(
+	ctx context.Context, do effects, w World, decision Decision, clk clock.PassiveClock,
+) (after time.Duration, stop Problem, err error) {
+	if stop, err = do.permit(ctx, w, decision.Begins); stop.Reason != "" || err != nil {
+		return 0, stop, err
+	}
+	stop, err = do.alone(ctx, func(ctx context.Context) error {
+		recorded, err := record(ctx, do, w, decision)
+		if err != nil {
+			return err
+		}
+		after, err = carryOut(ctx, do, recorded, clk)
+
+		return err
+	})
+
+	return after, stop, err
+}
+
+// conclude stores what a pass ends with, and then, where a person is asked by it, what the BMC tells: that may take its
+// time.
+func conclude(ctx context.Context, do effects, before, after *v1alpha1.OutOfBandStatus) error {
+	if err := storeIfNew(ctx, do, before, after); err != nil {
+		return err
+	}
+	if !wantsEvidence(after) {
+		return nil
+	}
+	after = after.DeepCopy()
+	after.Evidence = do.evidence(ctx)
+
+	return do.store(ctx, after)
 }
 
 // storeIfNew spares the API server a write, and us the event that it would make.
@@ -86,6 +142,7 @@ func observe(ctx context.Context, do effects, w World) World {
 	}
 	seen.KeepPowered = w.Host.KeepPowered
 	w.Seen = &seen
+	w.Answers = seen.Power == bmc.PowerOn && w.asksOS() && do.answers(ctx)
 
 	return w
 }

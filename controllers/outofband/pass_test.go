@@ -42,6 +42,9 @@ func (s *simulation) actions() string {
 	return strings.Join(all, " ")
 }
 
+// twoResets are sent to a machine that stays silent after one: the second one takes the power away.
+const twoResets = "ForceRestart ForceOff On"
+
 func TestSilentMachine(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -61,7 +64,7 @@ func TestSilentMachine(t *testing.T) {
 		},
 		"resets used up": {
 			func(*simulation) {},
-			3 * time.Hour, strings.Repeat(" ForceRestart", 3)[1:], v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp,
+			3 * time.Hour, "ForceRestart ForceOff On ForceOff On", v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp,
 		},
 		"it is off": {
 			func(s *simulation) { s.power = bmc.PowerOff },
@@ -133,7 +136,7 @@ func TestMachineComesBack(t *testing.T) {
 				t.Errorf("%s: sent %q before the machine was silent for long", name, s.actions())
 			}
 			s.runFor(t, 2*time.Minute)
-			if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+			if s.actions() != twoResets {
 				t.Errorf("%s: sent %q, want a second reset", name, s.actions())
 			}
 			// It ends by itself.
@@ -194,7 +197,7 @@ func TestReadyAfterAResetIsNoSignOfLife(t *testing.T) {
 	// The node controller has taken a Lease that was renewed just before the reset for life, and sees its end only now.
 	s.lost, s.diedAt = life{kubelet: true}, s.clock.Now()
 	s.runFor(t, 10*time.Minute)
-	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+	if s.actions() != twoResets {
 		t.Errorf("sent %q, want a second reset %s after the first; status %+v", s.actions(), testSilentAfterReset, s.status)
 	}
 }
@@ -379,7 +382,7 @@ func TestKubeletShowsLifeThenDies(t *testing.T) {
 		t.Errorf("sent %q, status %+v", s.actions(), s.status)
 	}
 	s.runFor(t, 2*time.Minute)
-	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+	if s.actions() != twoResets {
 		t.Errorf("sent %q, want a second reset", s.actions())
 	}
 }
@@ -399,7 +402,7 @@ func TestResetsAreNeverCloserThanSilentAfterReset(t *testing.T) {
 		t.Errorf("sent %q", s.actions())
 	}
 	s.runFor(t, 5*time.Minute)
-	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+	if s.actions() != twoResets {
 		t.Errorf("sent %q", s.actions())
 	}
 }
@@ -432,8 +435,8 @@ func TestASignAtTheDecisionIsOfAfterIt(t *testing.T) {
 		t.Errorf("sent %q although the machine showed life within %s", s.actions(), s.patience())
 	}
 	s.runFor(t, 2*time.Minute)
-	if s.actions() != "ForceRestart" {
-		t.Errorf("sent %q", s.actions())
+	if s.actions() != "ForceOff On" {
+		t.Errorf("sent %q, want the second reset: the first may have been sent", s.actions())
 	}
 }
 
@@ -539,7 +542,7 @@ func TestAnswerLost(t *testing.T) {
 		t.Errorf("sent %q, status %+v", s.actions(), s.status)
 	}
 	s.runFor(t, 5*time.Minute)
-	if s.actions() != strings.Repeat(" ForceRestart", 2)[1:] {
+	if s.actions() != twoResets {
 		t.Errorf("sent %q, want a second reset after the wait", s.actions())
 	}
 }

@@ -3,6 +3,7 @@ package outofband
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/bmc/connect"
 	"github.com/stayput-dev/stayput/controllers/clusters"
+	"github.com/stayput-dev/stayput/controllers/powerlease"
 )
 
 // Request names a machine: a Node, and the cluster that it is in.
@@ -36,15 +39,26 @@ type Options struct {
 	Concurrency int
 	// Registerer takes the metrics. Default: controller-runtime's.
 	Registerer prometheus.Registerer
-	// Clock and Open are for tests. Default: the real clock, connect.Open.
-	Clock clock.PassiveClock
-	Open  func(context.Context, bmc.Options) (bmc.Machine, error)
+	// PowerActionsPerMinute is how many power actions may be sent in a minute in all. Default DefaultPowerActionsPerMinute.
+	PowerActionsPerMinute int
+	// Holder names this process to people who find that it uses a host's power. Default: the host name.
+	Holder string
+	// Clock, Open and Answers are for tests. Default: the real clock; connect.Open; and a TCP connection to any of a
+	// Node's addresses, which tells that its operating system is alive.
+	Clock   clock.PassiveClock
+	Open    func(context.Context, bmc.Options) (bmc.Machine, error)
+	Answers func(ctx context.Context, addresses []string, port int32) bool
 }
+
+// DefaultPowerActionsPerMinute lets a person see what happens before a fleet is reset.
+const DefaultPowerActionsPerMinute = 10
 
 const (
 	controllerName     = "outofband"
 	defaultConcurrency = 8
 	pollCluster        = time.Minute
+	// hangUpTimeout leaves a part of the manager's graceful shutdown (30 s) to others.
+	hangUpTimeout = 20 * time.Second
 	// passTimeout bounds one pass with all its requests; the longest is two observations and one action at a slow BMC.
 	passTimeout = 10 * time.Minute
 )
@@ -62,6 +76,15 @@ func (o Options) withDefaults() Options {
 	if o.Open == nil {
 		o.Open = connect.Open
 	}
+	if o.Answers == nil {
+		o.Answers = answersTCP
+	}
+	if o.PowerActionsPerMinute <= 0 {
+		o.PowerActionsPerMinute = DefaultPowerActionsPerMinute
+	}
+	if o.Holder == "" {
+		o.Holder, _ = os.Hostname()
+	}
 
 	return o
 }
@@ -77,7 +100,9 @@ type Reconciler struct {
 	events   events.EventRecorder
 	clock    clock.PassiveClock
 	metrics  *metrics
-	locks    *bmc.Locks
+	bmcs     *connect.Pool
+	leases   *powerlease.Leases
+	pace     *pace
 	backoffs backoffs
 }
 
@@ -86,6 +111,9 @@ func SetupWithManager(mgr ctrl.Manager, registry *clusters.Registry, options Opt
 	reconciler, err := newReconciler(mgr, registry, options)
 	if err != nil {
 		return err
+	}
+	if err := mgr.Add(manager.RunnableFunc(reconciler.hangUp)); err != nil {
+		return fmt.Errorf("setting up the controller %s: %w", controllerName, err)
 	}
 	err = builder.TypedControllerManagedBy[Request](mgr).
 		Named(controllerName).
@@ -101,6 +129,14 @@ func SetupWithManager(mgr ctrl.Manager, registry *clusters.Registry, options Opt
 
 func newReconciler(mgr ctrl.Manager, registry *clusters.Registry, options Options) (*Reconciler, error) {
 	options = options.withDefaults()
+	leasesClient, err := powerlease.Client(mgr.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	leases, err := powerlease.New(powerlease.Options{Leases: leasesClient, Holder: "stayput-controller " + options.Holder})
+	if err != nil {
+		return nil, err
+	}
 	measured, err := newMetrics(options.Registerer)
 	if err != nil {
 		return nil, err
@@ -109,8 +145,21 @@ func newReconciler(mgr ctrl.Manager, registry *clusters.Registry, options Option
 	return &Reconciler{
 		options: options, registry: registry, home: mgr.GetAPIReader(), hosts: mgr.GetClient(),
 		events: mgr.GetEventRecorder("stayput-" + controllerName),
-		clock:  options.Clock, metrics: measured, locks: &bmc.Locks{},
+		clock:  options.Clock, metrics: measured, leases: leases, pace: newPace(options.PowerActionsPerMinute),
+		bmcs: connect.NewPool(connect.PoolOptions{Open: options.Open}),
 	}, nil
+}
+
+// hangUp ends the sessions with BMCs when the process ends.
+func (r *Reconciler) hangUp(ctx context.Context) error {
+	<-ctx.Done()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+	defer cancel()
+	if err := r.bmcs.Close(ctx); err != nil {
+		ctrl.LoggerFrom(ctx).Info("not every session with a BMC was closed; it ends by itself", "error", err.Error())
+	}
+
+	return nil
 }
 
 // requestsFor: Node and NodeUpdate have the same name.
@@ -146,11 +195,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request Request) (reconcile.
 	}
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	s := &session{Reconciler: r, request: request, reader: cluster.Live(), writer: cluster.Client()}
-	after, err := pass(ctx, s, r.clock)
-	if closeErr := s.close(ctx); closeErr != nil {
-		ctrl.LoggerFrom(ctx).V(1).Info("the session with the BMC was not closed", "error", closeErr.Error())
+	s := &session{
+		Reconciler: r, request: request, reader: cluster.Live(), writer: cluster.Client(), nodeEvents: cluster.Events(),
 	}
+	after, err := pass(ctx, s, r.clock)
 	switch {
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: retryAtOnce}, nil

@@ -29,6 +29,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	for _, begin := range []func(*simulation){
 		func(*simulation) {},
 		func(s *simulation) { s.offered = []bmc.Action{bmc.ActionOn, bmc.ActionForceOff} },
+		func(s *simulation) { s.softly(bmc.ActionSoftRestart) },
+		func(s *simulation) { s.softly(bmc.ActionShutdown) },
 		func(s *simulation) { s.throughMetal3(3 * time.Second) },
 		func(s *simulation) { s.throughMetal3(3 * time.Minute) },
 	} {
@@ -61,7 +63,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			if s.status.Reason != v1alpha1.OutOfBandResetsUsedUp || len(s.sent) == 0 {
 				t.Fatalf("killed at step %d: the rescue did not end: %+v", kill, s.status)
 			}
-			if s.world.Host.ViaMetal3 && (s.key || s.power != bmc.PowerOn) {
+			if s.settle(); s.key || s.power != bmc.PowerOn {
 				t.Fatalf("killed at step %d: in the end the key is there: %t, and the power is %s", kill, s.key, s.power)
 			}
 			if !killed {
@@ -79,6 +81,9 @@ func TestAnySchedule(t *testing.T) {
 		s := newSimulation()
 		if rapid.Bool().Draw(t, "no restart") {
 			s.offered = s.offered[:2]
+		}
+		if rapid.Bool().Draw(t, "softly") {
+			s.softly(rapid.SampledFrom([]bmc.Action{bmc.ActionSoftRestart, bmc.ActionShutdown}).Draw(t, "how"))
 		}
 		if rapid.Bool().Draw(t, "through Metal3") {
 			s.throughMetal3(time.Duration(rapid.IntRange(0, 600).Draw(t, "delay")) * time.Second)
@@ -128,6 +133,13 @@ func TestAnySchedule(t *testing.T) {
 func perturb(t *rapid.T, s *simulation) {
 	s.world.Host.Busy = rapid.SampledFrom([]string{"", "", "", "busy"}).Draw(t, "busy")
 	s.world.Settings.Disabled = rapid.IntRange(0, 9).Draw(t, "disabled") == 0
+	s.stop = Problem{}
+	if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
+		s.stop = Problem{Reason: v1alpha1.OutOfBandPoolSilent, Text: "others are silent"}
+	}
+	if rapid.IntRange(0, 9).Draw(t, "leased") == 0 {
+		s.leased, s.leftAt = true, s.clock.Now()
+	}
 	kinds := []bmc.Kind{"", "", bmc.Transient, bmc.Auth, bmc.Conflict, bmc.Unknown}
 	if kind := rapid.SampledFrom(kinds).Draw(t, "observe error"); kind != "" && kind != bmc.Unknown {
 		s.observeErr = &bmc.Error{Kind: kind, Op: "testing", Detail: "it fails"}

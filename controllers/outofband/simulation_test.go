@@ -44,6 +44,7 @@ const (
 // sent is an action that reached the BMC.
 type sent struct {
 	intent string
+	reset  int32
 	action bmc.Action
 	at     time.Time
 	power  bmc.Power
@@ -51,6 +52,10 @@ type sent struct {
 	// seenAfterIntent tells whether the newest observation was newer than the intent.
 	seenAfterIntent bool
 	forbidden       string
+	// alone tells whether the process had the host's Lease.
+	alone bool
+	// fromDisk tells that the intent wanted the boot override, and bootSet that it was set for it.
+	fromDisk, bootSet bool
 }
 
 // simulation is a machine, its BMC and the API server, with the controller running against them.
@@ -97,6 +102,15 @@ type simulation struct {
 	effects int
 	// before and after are called around every effect, with its number in this pass and its name.
 	before, after func(number int, name string)
+	// leased tells that somebody has the host's Lease. A process that is killed leaves it for leaseLife.
+	leased bool
+	leftAt time.Time
+	// stop forbids every new reset.
+	stop Problem
+	// osAnswers is what the machine's operating system does.
+	osAnswers bool
+	bootSet   bool
+	collected int
 	// observeErr and sendErr are given once.
 	observeErr, sendErr error
 }
@@ -364,6 +378,8 @@ type process struct {
 	*simulation
 
 	version int
+	// holds tells that it has the host's Lease.
+	holds bool
 }
 
 func (p *process) around(name string, effect func()) {
@@ -446,6 +462,56 @@ func (p *process) observe(context.Context) (bmc.Observation, error) {
 	return seen, nil
 }
 
+func (p *process) answers(context.Context) bool {
+	p.around("answers", func() {})
+
+	return p.osAnswers
+}
+
+func (p *process) permit(_ context.Context, _ World, begins bool) (Problem, error) {
+	p.around("permit", func() {})
+	if !begins {
+		return Problem{}, nil
+	}
+
+	return p.stop, nil
+}
+
+// leaseLife is how long the Lease of a process that was killed is respected.
+const leaseLife = time.Minute
+
+// alone takes the Lease as another process would see it: one that was left ends by itself.
+func (p *process) alone(ctx context.Context, act func(ctx context.Context) error) (Problem, error) {
+	p.around("alone", func() {})
+	if p.leased && (p.leftAt.IsZero() || p.clock.Now().Before(p.leftAt.Add(leaseLife))) {
+		return Problem{Reason: v1alpha1.OutOfBandHostBusy, Text: "another has its power"}, nil
+	}
+	p.leased, p.leftAt, p.holds = true, time.Time{}, true
+	finished := false
+	defer func() {
+		p.holds = false
+		if p.leased = !finished; !finished {
+			p.leftAt = p.clock.Now()
+		}
+	}()
+	err := act(ctx)
+	finished = true
+
+	return Problem{}, err
+}
+
+func (p *process) setBoot(context.Context) string {
+	p.around("setBoot", func() { p.bootSet = true })
+
+	return "it is to boot from disk once"
+}
+
+func (p *process) evidence(context.Context) *v1alpha1.PowerEvidence {
+	p.around("evidence", func() { p.collected++ })
+
+	return &v1alpha1.PowerEvidence{CollectedAt: metav1.NewMicroTime(p.clock.Now())}
+}
+
 func (p *process) send(_ context.Context, action bmc.Action) error {
 	var err error
 	p.around("send", func() {
@@ -454,12 +520,14 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 		if err != nil && bmc.KindOf(err) != bmc.Unknown {
 			return
 		}
-		record := sent{action: action, at: p.clock.Now(), power: p.seenPower(), forbidden: p.forbidden()}
+		record := sent{action: action, at: p.clock.Now(), power: p.seenPower(), forbidden: p.forbidden(), alone: p.holds}
 		if stored := p.status; stored != nil && stored.Intent != nil {
 			record.stored = stored.Intent.Action == string(action)
-			record.intent = stored.Intent.ID
+			record.intent, record.reset = stored.Intent.ID, stored.Resets
+			record.fromDisk = stored.Intent.BootFrom != ""
 			record.seenAfterIntent = p.lastRead.After(stored.Intent.DecidedAt.Time)
 		}
+		record.bootSet, p.bootSet = p.bootSet, false
 		p.sent = append(p.sent, record)
 		p.lives(life{})
 		p.boot++
@@ -469,7 +537,7 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 			return
 		}
 		p.pending, p.pendAt = bmc.PowerOn, p.clock.Now().Add(3*time.Second)
-		if action == bmc.ActionForceOff {
+		if action == bmc.ActionForceOff || action == bmc.ActionShutdown {
 			p.pending = bmc.PowerOff
 		}
 	})
@@ -480,11 +548,10 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 // check gives what is wrong with what was sent.
 func (s *simulation) check() string {
 	intents := map[string]int{}
-	resets := map[string]time.Time{}
+	resets := map[int32]time.Time{}
 	var lastReset time.Time
 	for _, each := range s.sent {
 		intents[each.intent]++
-		reset := each.intent[:len(each.intent)-len(each.action)-1]
 		switch {
 		case intents[each.intent] > 1:
 			return fmt.Sprintf("intent %s was acted on twice", each.intent)
@@ -494,14 +561,18 @@ func (s *simulation) check() string {
 			return fmt.Sprintf("intent %s was acted on without a newer observation", each.intent)
 		case each.forbidden != "":
 			return fmt.Sprintf("%s was sent although %s", each.action, each.forbidden)
+		case !each.alone:
+			return fmt.Sprintf("%s was sent without the host's Lease", each.action)
+		case each.fromDisk && !each.bootSet:
+			return fmt.Sprintf("%s was sent without the boot override that its intent wants", each.action)
 		case (each.action == bmc.ActionOn) != (each.power == bmc.PowerOff):
 			return fmt.Sprintf("%s was sent to a machine whose power was %s", each.action, each.power)
 		}
-		if _, ok := resets[reset]; !ok {
+		if _, ok := resets[each.reset]; !ok {
 			if gap := each.at.Sub(lastReset); !lastReset.IsZero() && gap < testSilentAfterReset-intentLife {
-				return fmt.Sprintf("reset %s began %s after the one before", reset, gap)
+				return fmt.Sprintf("reset %d began %s after the one before", each.reset, gap)
 			}
-			resets[reset], lastReset = each.at, each.at
+			resets[each.reset], lastReset = each.at, each.at
 		}
 	}
 	if len(resets) > int(s.world.Settings.MaxResets) {

@@ -39,6 +39,7 @@ func (w World) putPower(status *v1alpha1.OutOfBandStatus) {
 	if w.Seen != nil {
 		at := metav1.NewMicroTime(w.Seen.At)
 		status.Power, status.PowerReadAt = v1alpha1.PowerState(w.Seen.Power), &at
+		addToHistory(status, v1alpha1.PowerEvent{At: metav1.NewTime(w.Seen.At), Power: status.Power})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
@@ -30,6 +31,11 @@ type World struct {
 	Host HostView
 	// Seen is the power as it was read in this pass; nil: not read.
 	Seen *bmc.Observation
+	// Answers tells that the machine's operating system answered on the network in this pass; false: it did not, or
+	// was not asked.
+	Answers bool
+	// BootSet says what came of the boot override of the intent that this pass has stored; empty: not tried.
+	BootSet string
 	// Problem is why it could not be read, or the action not be sent; nil: none.
 	Problem *Problem
 	// Recorded is the ID of the intent that this very pass has stored, Before the status that it replaced, and
@@ -57,6 +63,7 @@ type Settings struct {
 	PowerVia         v1alpha1.PowerPath
 	MaxResets        int32
 	SilentAfterReset time.Duration
+	MaxSilent        intstr.IntOrString
 }
 
 // HostView is what matters of a BareMetalHost.
@@ -71,16 +78,27 @@ type HostView struct {
 	ViaMetal3 bool
 }
 
-// Problem is an error on the way to the BMC.
+// Problem is an error on the way to the BMC, or what keeps us from it for now.
 type Problem struct {
 	Reason v1alpha1.OutOfBandReason
 	Text   string
+}
+
+// ends tells that nothing is wrong with the way to the BMC.
+func (p Problem) ends() bool {
+	switch p.Reason {
+	case v1alpha1.OutOfBandHostBusy, v1alpha1.OutOfBandPoolSilent, v1alpha1.OutOfBandPowerLimited:
+		return true
+	default:
+		return false
+	}
 }
 
 // The API's defaults, for objects that were made before a default was.
 const (
 	defaultSilentAfterReset = 10 * time.Minute
 	defaultMaxResets        = 4
+	defaultMaxSilent        = "20%"
 	// defaultGate is the longest of spec.health's defaults.
 	defaultGate = 10 * time.Minute
 )
@@ -101,6 +119,10 @@ func newWorld(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) Wor
 	}
 	if settings.MaxResets != nil {
 		w.Settings.MaxResets = *settings.MaxResets
+	}
+	w.Settings.MaxSilent = intstr.FromString(defaultMaxSilent)
+	if settings.MaxSilent != nil {
+		w.Settings.MaxSilent = *settings.MaxSilent
 	}
 	if w.Settings.SilentAfterReset <= 0 {
 		w.Settings.SilentAfterReset = defaultSilentAfterReset

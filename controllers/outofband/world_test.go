@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
@@ -247,7 +248,9 @@ func TestNewWorld(t *testing.T) {
 	if w.Status != nil {
 		t.Error("the status of another attempt counts")
 	}
-	if w.SilentAfter != 15*time.Minute || w.Settings != (Settings{MaxResets: 4, SilentAfterReset: 10 * time.Minute}) {
+	if w.SilentAfter != 15*time.Minute || w.Settings != (Settings{
+		MaxResets: 4, SilentAfterReset: 10 * time.Minute, MaxSilent: intstr.FromString("20%"),
+	}) {
 		t.Errorf("defaults: got %+v", w)
 	}
 	update.Spec.OutOfBand.MaxResets = new(int32)

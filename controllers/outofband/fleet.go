@@ -1,0 +1,139 @@
+package outofband
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stayput-dev/stayput/api/protocol"
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/controllers/powerlease"
+)
+
+// alone implements effects.
+func (s *session) alone(ctx context.Context, act func(ctx context.Context) error) (Problem, error) {
+	err := s.leases.TryDo(ctx, client.ObjectKeyFromObject(s.host), s.host.UID, act)
+	if held, ok := errors.AsType[*powerlease.HeldError](err); ok {
+		return Problem{Reason: v1alpha1.OutOfBandHostBusy, Text: held.Error()}, nil
+	}
+
+	return Problem{}, err
+}
+
+// permit implements effects. What goes on with a reset is never held up, since the machine may be off; it counts.
+func (s *session) permit(ctx context.Context, w World, begins bool) (Problem, error) {
+	if !begins {
+		s.pace.spend(s.clock.Now())
+
+		return Problem{}, nil
+	}
+	peers, err := s.peers(ctx)
+	if err != nil {
+		return Problem{}, err
+	}
+	if text := brake(peers, s.request.Node, w.LastSign, w.Settings.MaxSilent); text != "" {
+		return Problem{Reason: v1alpha1.OutOfBandPoolSilent, Text: text}, nil
+	}
+	if wait := s.pace.take(s.clock.Now()); wait > 0 {
+		return Problem{Reason: v1alpha1.OutOfBandPowerLimited, Text: fmt.Sprintf(
+			"the controller sends no more power actions in this minute (--max-power-actions-per-minute); the next reset may begin in %s",
+			wait.Round(time.Second))}, nil
+	}
+
+	return Problem{}, nil
+}
+
+// peers are the pool's Nodes, by the cache: how many of thousands are silent need not be known to the second.
+func (s *session) peers(ctx context.Context) ([]peer, error) {
+	var updates v1alpha1.NodeUpdateList
+	if err := s.writer.List(ctx, &updates); err != nil {
+		return nil, fmt.Errorf("listing the NodeUpdates of HostPool %s/%s: %w", s.pool.Namespace, s.pool.Name, err)
+	}
+	var peers []peer
+	for i := range updates.Items {
+		update := &updates.Items[i]
+		if door := update.Spec.Door; door.Namespace != s.pool.Namespace || door.Name != s.pool.Name {
+			continue
+		}
+		var node corev1.Node
+		switch err := s.writer.Get(ctx, client.ObjectKey{Name: update.Name}, &node); {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("reading Node %s: %w", update.Name, err)
+		default:
+			peers = append(peers, peer{Node: update.Name, LostAt: lostAt(&node), Rebooting: watched(update.Status.Phase)})
+		}
+	}
+
+	return peers, nil
+}
+
+// lostAt is when the node controller saw that the kubelet does not renew its Lease any more; zero: it does.
+func lostAt(node *corev1.Node) time.Time {
+	ready := protocol.ReadyCondition(node)
+	if ready == nil || ready.Status != corev1.ConditionUnknown {
+		return time.Time{}
+	}
+
+	return ready.LastTransitionTime.Time
+}
+
+// answers implements effects.
+func (s *session) answers(ctx context.Context) bool {
+	port := s.kubeletPort
+	if port == 0 {
+		port = defaultKubeletPort
+	}
+
+	return s.options.Answers(ctx, s.addresses, port)
+}
+
+const (
+	// defaultKubeletPort is the kubelet's (--port of kubelet).
+	defaultKubeletPort = 10250
+	answerTimeout      = 3 * time.Second
+)
+
+// answersTCP tells whether any address answers on the port: a kernel that refuses a connection is alive, too.
+func answersTCP(ctx context.Context, addresses []string, port int32) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	found := make(chan bool, len(addresses))
+	for _, address := range addresses {
+		go func() {
+			var dialer net.Dialer
+			connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
+			if err == nil {
+				_ = connection.Close()
+			}
+			found <- err == nil || errors.Is(err, syscall.ECONNREFUSED)
+		}()
+	}
+	for range addresses {
+		if <-found {
+			return true
+		}
+	}
+
+	return false
+}
+
+// addressesOf are the addresses at which a Node's kubelet listens.
+func addressesOf(node *corev1.Node) []string {
+	var addresses []string
+	for _, address := range node.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			addresses = append(addresses, address.Address)
+		}
+	}
+
+	return addresses
+}

@@ -1,0 +1,135 @@
+package outofband
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/bmc"
+)
+
+// rung is how one reset is done. The first one is gentle where the operating system answers: what is alive can flush its
+// file systems. From the second on the power is taken away: a device that hangs may outlive a restart. The last one asks
+// the firmware for the disk, in case it has lost its boot order.
+type rung struct {
+	// intents are the plans, best first; the first one that what was seen allows is taken.
+	intents []bmc.Intent
+	// fromDisk asks for the disk at the boot that the reset makes.
+	fromDisk bool
+}
+
+// rungOf is the rung of a reset, which are counted from 1.
+func (w World) rungOf(reset int32) rung {
+	switch {
+	case reset <= 1 && w.Answers:
+		return rung{intents: []bmc.Intent{bmc.IntentSoftRestart, bmc.IntentRestart}}
+	case reset <= 1:
+		return rung{intents: []bmc.Intent{bmc.IntentRestart}}
+	default:
+		return rung{
+			intents:  []bmc.Intent{bmc.IntentCycle, bmc.IntentRestart},
+			fromDisk: reset >= w.Settings.MaxResets && !w.Host.ViaMetal3,
+		}
+	}
+}
+
+// first is the first step of a rung.
+func (r rung) first(seen bmc.Observation) bmc.Step {
+	step := bmc.Step{}
+	for _, intent := range r.intents {
+		if step = intent.First(seen); step.Verb == bmc.Send {
+			return step
+		}
+	}
+
+	return step
+}
+
+// boots tells whether a machine that follows the action boots.
+func boots(action bmc.Action) bool {
+	switch action {
+	case bmc.ActionForceOff, bmc.ActionShutdown:
+		return false
+	case bmc.ActionOn, bmc.ActionForceRestart, bmc.ActionSoftRestart, bmc.ActionPowerCycle:
+	}
+
+	return true
+}
+
+// asksOS tells whether it matters for what is decided next whether the operating system answers.
+func (w World) asksOS() bool {
+	return w.Recorded == "" && w.Status != nil && w.Status.Resets == 0 && w.Settings.MaxResets > 0 && w.lastAction() == nil &&
+		!w.waitsForHuman()
+}
+
+// unfinished tells whether our last action was to switch the machine on, is not known to have been sent, and was not:
+// the machine is off, long after. Nobody but us would switch it on, and On hurts no machine that is seen to be off.
+func (w World) unfinished(last bmc.Sent) bool {
+	return last.Action == bmc.ActionOn && w.Status.Intent.SentAt == nil && w.Seen.Power == bmc.PowerOff
+}
+
+// maxHistory bounds status.outOfBand.history.
+const maxHistory = 16
+
+// addToHistory adds to the history of a status. A power that is as it was last seen is nothing new.
+func addToHistory(status *v1alpha1.OutOfBandStatus, event v1alpha1.PowerEvent) {
+	if event.Action == "" && event.Power == lastPower(status.History) {
+		return
+	}
+	status.History = append(status.History, event)
+	if more := len(status.History) - maxHistory; more > 0 {
+		status.History = status.History[more:]
+	}
+}
+
+// lastPower is the power that was seen last; "" for none.
+func lastPower(history []v1alpha1.PowerEvent) v1alpha1.PowerState {
+	for _, event := range slices.Backward(history) {
+		if event.Power != "" {
+			return event.Power
+		}
+	}
+
+	return ""
+}
+
+// addAction adds the action of a status's intent to its history.
+func addAction(status *v1alpha1.OutOfBandStatus) {
+	event := v1alpha1.PowerEvent{Action: status.Intent.Action, At: metav1.NewTime(status.Intent.DecidedAt.Time), Unknown: true}
+	if sent := status.Intent.SentAt; sent != nil {
+		event.At, event.Unknown = metav1.NewTime(sent.Time), false
+	}
+	addToHistory(status, event)
+}
+
+// addUnknown adds the action of an intent that a process has left without telling whether it was sent.
+func addUnknown(status *v1alpha1.OutOfBandStatus) {
+	intent := status.Intent
+	noted := func(event v1alpha1.PowerEvent) bool {
+		return event.Action == intent.Action && event.At.Unix() == intent.DecidedAt.Unix()
+	}
+	if intent.SentAt == nil && !slices.ContainsFunc(status.History, noted) {
+		addAction(status)
+	}
+}
+
+// wantsEvidence tells whether a person is asked by this status, and what the BMC can tell was not collected since the
+// last action.
+func wantsEvidence(status *v1alpha1.OutOfBandStatus) bool {
+	if status == nil || status.Phase != v1alpha1.OutOfBandNeedsHuman {
+		return false
+	}
+
+	return status.Evidence == nil || (status.Intent != nil && status.Evidence.CollectedAt.Before(&status.Intent.DecidedAt))
+}
+
+// bootText says how the boot override went; "" when none was wanted.
+func (w World) bootText() string {
+	if w.BootSet == "" {
+		return ""
+	}
+
+	return fmt.Sprintf(" (%s)", w.BootSet)
+}
