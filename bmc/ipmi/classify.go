@@ -77,6 +77,12 @@ func classify(text string, sent bool) (kind bmc.Kind, detail string) {
 	}
 }
 
+// unreadParts are the lines in which ipmitool says that it could not read a part of what it prints.
+func unreadParts(text string) string {
+	return strings.Join(regexp.MustCompile(`(?m)^(Get SEL Entry .* failed| ?Device not present \(|FRU Read failed).*`).
+		FindAllString(text, -1), "\n")
+}
+
 // withoutNoise drops what ipmitool -v says of steps that BMCs need not know, and of its own.
 func withoutNoise(text string) string {
 	const noise = `^(Loading IANA|Running Get VSO|Invalid completion code received|Discovered IPMB|Get HPM\.x|` +

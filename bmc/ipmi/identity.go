@@ -53,13 +53,15 @@ func (m *machine) Identity(ctx context.Context) (bmc.Identity, error) {
 		return bmc.Identity{}, err
 	}
 	product, err := m.run(ctx, command{op: op, words: []string{"fru", "print", "0"}})
-	// One that has it and could not answer is an error: an identity that is empty by accident would pass every check.
-	if err != nil && bmc.KindOf(err) != bmc.Unsupported {
+	serial := field(product, "Product Serial")
+	// One that has it and could not answer is an error: an identity that is empty by accident would pass every check. With
+	// the serial number all of the product was read, and other parts do not matter.
+	if err != nil && bmc.KindOf(err) != bmc.Unsupported && serial == "" {
 		return bmc.Identity{}, err
 	}
 
 	return bmc.Identity{
-		UUID: uuid, Serial: field(product, "Product Serial"), Model: field(product, "Product Name"),
+		UUID: uuid, Serial: serial, Model: field(product, "Product Name"),
 		Manufacturer: field(product, "Product Manufacturer"), BMCFirmware: now.firmware,
 	}, nil
 }

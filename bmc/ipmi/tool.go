@@ -69,7 +69,7 @@ func (m *machine) read(ctx context.Context, op string, length int, request ...by
 	return answer, err
 }
 
-// run gives what ipmitool prints on its standard output.
+// run gives what ipmitool prints on its standard output. When the BMC would not give a part of it, it gives an error too.
 func (m *machine) run(ctx context.Context, c command) (string, error) {
 	if err := m.rest(ctx); err != nil {
 		return "", m.fail(bmc.Transient, c.op, "nothing was sent: "+err.Error(), err)
@@ -85,7 +85,7 @@ func (m *machine) run(ctx context.Context, c command) (string, error) {
 	err := cmd.Run()
 	m.ended = m.clock.Now()
 	if err == nil {
-		return stdout.String(), nil
+		return stdout.String(), m.unread(c.op, stderr.String()+"\n"+stdout.String())
 	}
 	sent := c.terse || strings.Contains(stderr.String(), sending)
 	if stopped := limited.Err(); stopped != nil {
@@ -101,6 +101,17 @@ func (m *machine) run(ctx context.Context, c command) (string, error) {
 	kind, detail := classify(stderr.String()+"\n"+stdout.String(), c.writes && sent)
 
 	return "", m.fail(kind, c.op, detail, err)
+}
+
+// unread is an error when ipmitool says that it could not read a part of the log or of the FRU: its exit code is 0 then.
+func (m *machine) unread(op, text string) error {
+	parts := unreadParts(text)
+	if parts == "" {
+		return nil
+	}
+	kind, detail := classify(parts, false)
+
+	return m.fail(kind, op, detail, nil)
 }
 
 // rest waits until the BMC may be asked again.
