@@ -20,5 +20,9 @@
 // This package holds what all drivers share; they are the packages redfish and ipmi, and package connect chooses between
 // them by the address. No driver tries another protocol after an action.
 //
+// Redfish goes through gofish's connection and error types, IPMI through the program ipmitool. Nothing goes through
+// bmclib/v2 (v2.3.5), which is built on the same two: the docs of redfish and of ipmi tell, operation by operation, what it
+// was measured to do, and what is done instead.
+//
 // The package knows nothing of Kubernetes.
 package bmc

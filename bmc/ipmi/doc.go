@@ -30,7 +30,7 @@
 // 1 s, which ends the call in 1 s and the process with it, at a dead port, at a silent BMC, and at a lost answer; and the
 // password, in the environment, and in no argument and no error. This package does those alike.
 //
-// Its drivers of Redfish are a matter of package redfish.
+// For bmclib's drivers of Redfish see package redfish.
 //
 // # Which of ipmitool's commands an operation is, and why
 //
