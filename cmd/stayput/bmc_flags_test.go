@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stayput-dev/stayput/bmc"
+	"github.com/stayput-dev/stayput/controllers/hosts"
 )
 
 // What the flags, and the host, say reaches the driver; and the doctor says what is less than trust.
@@ -29,7 +30,7 @@ func TestBMCFlagsReachTheDriver(t *testing.T) {
 		trust string
 	}{
 		{nil, func(o bmc.Options) bool {
-			return !o.LegacyTLS && !o.SkipVerify && o.CipherSuite == bmc.DefaultCipherSuite && o.Pause == 0
+			return !o.LegacyTLS && !o.SkipVerify && o.CipherSuite == 0 && o.Pause == 0
 		}, "certificate ok verified"},
 		{
 			[]string{"--bmc-legacy-tls"},
@@ -63,10 +64,18 @@ func TestBMCFlagsReachTheDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	host.Spec.BMC.DisableCertificateVerification = true
+	host.Annotations = map[string]string{
+		hosts.AnnotationLegacyTLS: "true", hosts.AnnotationCipherSuite: "17", hosts.AnnotationPause: "5s",
+	}
 	if err := b.cluster.Update(t.Context(), &host); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := b.run("identify", "host-1"); err != nil || !got.SkipVerify {
-		t.Errorf("a host without verification: %+v, %v", got, err)
+	if _, _, err := b.run("identify", "host-1"); err != nil || !got.SkipVerify || !got.LegacyTLS || got.CipherSuite != 17 ||
+		got.Pause != 5*time.Second {
+		t.Errorf("a host that says how its BMC is: %+v, %v", got, err)
+	}
+	// A flag is more than an annotation.
+	if _, _, err := b.run("identify", "host-1", "--ipmi-cipher-suite", "3"); err != nil || got.CipherSuite != 3 {
+		t.Errorf("a flag: %+v, %v", got, err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/bmc/connect"
+	"github.com/stayput-dev/stayput/controllers/hosts"
 )
 
 var (
@@ -89,8 +90,10 @@ func newBMCFlags(command *cobra.Command, out outside) *bmcFlags {
 	set.StringVar(&flags.caFile, "bmc-ca-file", "", "PEM certificates to verify the BMC with, in place of the system's")
 	set.BoolVar(&flags.skipVerify, "bmc-skip-verify", false, "do not verify the BMC's certificate")
 	set.BoolVar(&flags.legacyTLS, "bmc-legacy-tls", false, "allow TLS 1.2 without forward secrecy, which some old BMCs have only")
-	set.IntVar(&flags.cipherSuite, "ipmi-cipher-suite", bmc.DefaultCipherSuite, "IPMI: 3, or 17 where the BMC has no other")
-	set.DurationVar(&flags.pause, "ipmi-pause", 0, "IPMI: how long to leave a BMC alone that cannot take requests one after the other")
+	set.IntVar(&flags.cipherSuite, "ipmi-cipher-suite", 0,
+		"IPMI: 17 where the BMC has no other; 0: what the host's annotation says, or 3")
+	set.DurationVar(&flags.pause, "ipmi-pause", 0,
+		"IPMI: how long to leave a BMC alone that cannot take requests one after the other; 0: what the host's annotation says")
 	set.StringVar(&flags.uuid, "expect-uuid", "", "refuse another machine than the one with this UUID")
 	set.StringVar(&flags.serial, "expect-serial", "", "refuse another machine than the one with this serial number")
 	set.DurationVar(&flags.timeout, "timeout", defaultBMCTimeout,
@@ -157,7 +160,7 @@ func (f *bmcFlags) find(ctx context.Context, out io.Writer, name string) (bmcTar
 		return bmcTarget{}, fmt.Errorf("%w: give --credentials-file or --credentials-secret, not both", errTwoSources)
 	}
 	target := bmcTarget{name: name, expected: bmc.Identity{UUID: f.uuid, Serial: f.serial}}
-	address, secret := name, types.NamespacedName{Name: f.credentialsSecret}
+	secret := types.NamespacedName{Name: f.credentialsSecret}
 	isHost := !strings.Contains(name, addressMark)
 	var cluster client.Client
 	if isHost || secret.Name != "" {
@@ -170,11 +173,16 @@ func (f *bmcFlags) find(ctx context.Context, out io.Writer, name string) (bmcTar
 		if err := f.findHost(ctx, cluster, secret.Namespace, &target); err != nil {
 			return bmcTarget{}, err
 		}
-		address, secret.Namespace = target.host.Spec.BMC.Address, target.host.Namespace
+		secret.Namespace = target.host.Namespace
 		secret.Name = cmp.Or(secret.Name, target.host.Spec.BMC.CredentialsName)
 	}
 	var err error
-	if target.options.Address, err = bmc.ParseAddress(address); err != nil {
+	if isHost {
+		target.options, err = hosts.BMC(target.host)
+	} else {
+		target.options.Address, err = bmc.ParseAddress(name)
+	}
+	if err != nil {
 		return bmcTarget{}, err
 	}
 	if err := f.trust(&target); err != nil {
@@ -213,9 +221,10 @@ func (f *bmcFlags) findHost(ctx context.Context, cluster client.Client, namespac
 
 func (f *bmcFlags) trust(target *bmcTarget) error {
 	target.options.UUID = target.expected.UUID
-	target.options.LegacyTLS = f.legacyTLS
-	target.options.CipherSuite, target.options.Pause = f.cipherSuite, f.pause
-	target.options.SkipVerify = f.skipVerify || (target.host != nil && target.host.Spec.BMC.DisableCertificateVerification)
+	target.options.LegacyTLS = target.options.LegacyTLS || f.legacyTLS
+	target.options.SkipVerify = target.options.SkipVerify || f.skipVerify
+	target.options.CipherSuite = cmp.Or(f.cipherSuite, target.options.CipherSuite)
+	target.options.Pause = cmp.Or(f.pause, target.options.Pause)
 	if f.caFile == "" {
 		return nil
 	}

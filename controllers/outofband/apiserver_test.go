@@ -156,6 +156,7 @@ func (l *lab) machine(t *testing.T, g Gomega, name, uuid, password string, silen
 		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: name, Labels: map[string]string{"pool": "gpu"}},
 		Spec: metal3.BareMetalHostSpec{
 			Online: true, BMC: metal3.BMCDetails{Address: l.emulator.Address(uuid), CredentialsName: name + "-bmc"},
+			Image: &metal3.Image{URL: "http://images.example/os"},
 		},
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -180,7 +181,7 @@ func (l *lab) machine(t *testing.T, g Gomega, name, uuid, password string, silen
 	} {
 		g.Expect(l.client.Create(t.Context(), object)).To(Succeed())
 	}
-	host.Status.Provisioning.State = metal3.StateProvisioned
+	host.Status.Provisioning.State, host.Status.Provisioning.Image = metal3.StateProvisioned, *host.Spec.Image
 	host.Status.OperationalStatus = metal3.OperationalStatusOK
 	host.Status.HardwareProfile = "unknown"
 	g.Expect(l.client.Status().Update(t.Context(), host)).To(Succeed())

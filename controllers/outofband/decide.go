@@ -134,6 +134,9 @@ func (w World) silent(now time.Time) Decision {
 	if stop := w.obstacle(now); stop != nil {
 		return *stop
 	}
+	if last == nil && w.Status.Reason == v1alpha1.OutOfBandHostBusy {
+		return w.hostFree(now)
+	}
 	if w.Seen == nil {
 		// Our own writes make events too: they must not make us read again at once.
 		interval := pollPower
@@ -151,6 +154,14 @@ func (w World) silent(now time.Time) Decision {
 	}
 
 	return w.beginReset(now)
+}
+
+// hostFree gives a machine the time of a reset: whoever was busy with its host may have rebooted it a moment ago.
+func (w World) hostFree(now time.Time) Decision {
+	until := now.Add(w.Settings.SilentAfterReset)
+
+	return w.waitOn(w.status(v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine,
+		"another was busy with the host, and may have rebooted the machine; it is waited for", until), now)
 }
 
 // obstacle is a reason not to reach for the BMC.

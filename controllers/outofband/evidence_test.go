@@ -26,6 +26,7 @@ type teller struct {
 	boot    bmc.BootTarget
 	bootErr error
 	acts    []bmc.Action
+	uuid    string
 }
 
 func (m *teller) Log(context.Context, int) ([]bmc.LogEntry, error) { return m.log, m.logErr }
@@ -40,6 +41,10 @@ func (m *teller) SetBoot(_ context.Context, boot bmc.Boot) error {
 
 func (m *teller) Boot(context.Context) (bmc.BootState, error) {
 	return bmc.BootState{Boot: bmc.Boot{Target: m.boot}}, nil
+}
+
+func (m *teller) Identity(context.Context) (bmc.Identity, error) {
+	return bmc.Identity{UUID: m.uuid}, nil
 }
 
 func (m *teller) Power(context.Context) (bmc.Power, error)      { return bmc.PowerOn, nil }
@@ -81,7 +86,7 @@ func behind(t *testing.T, machine bmc.Machine) *session {
 	return &session{
 		Reconciler: &Reconciler{
 			clock: clocktesting.NewFakePassiveClock(testStart()), metrics: measured, bmcs: bmcs,
-			home: hosts(t, nil, &corev1.Secret{
+			home: serverWith(t, nil, &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: host.Namespace, Name: host.Spec.BMC.CredentialsName},
 				Data:       map[string][]byte{secretUsername: []byte("admin"), secretPassword: []byte("secret")},
 			}),
@@ -167,5 +172,20 @@ func TestNothingIsSentAfterAnOldLook(t *testing.T) {
 	clock.SetTime(testStart().Add(lookLife))
 	if err := s.send(t.Context(), bmc.ActionForceRestart); err == nil || len(machine.acts) > 0 {
 		t.Errorf("sent %v without the host's Lease: %v", machine.acts, err)
+	}
+}
+
+// A session outlives the machine that was behind it: nothing is seen of the one that took its place.
+func TestAnotherMachineBehindTheSession(t *testing.T) {
+	t.Parallel()
+	machine := &teller{uuid: "27946b59-9e44-4fa7-8e91-f3527a1ef000"}
+	s := behind(t, machine)
+	s.nodeUUID = machine.uuid
+	if _, err := s.observe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	machine.uuid = "27946b59-9e44-4fa7-8e91-f3527a1ef001"
+	if _, err := s.observe(t.Context()); bmc.KindOf(err) != bmc.Mismatch {
+		t.Errorf("got %v", err)
 	}
 }

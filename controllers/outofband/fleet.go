@@ -2,11 +2,12 @@ package outofband
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
-	"syscall"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,7 +94,7 @@ func (s *session) answers(ctx context.Context) bool {
 		port = defaultKubeletPort
 	}
 
-	return s.options.Answers(ctx, s.addresses, port)
+	return s.options.Answers(ctx, s.request.Node, s.addresses, port)
 }
 
 const (
@@ -102,20 +103,15 @@ const (
 	answerTimeout      = 3 * time.Second
 )
 
-// answersTCP tells whether any address answers on the port: a kernel that refuses a connection is alive, too.
-func answersTCP(ctx context.Context, addresses []string, port int32) bool {
+// kubeletAnswers tells whether the kubelet of a Node answers at any of its addresses. That something accepts or refuses
+// a connection tells nothing: a proxy or a firewall may do that for a machine that is dead. So it must show a
+// certificate with the Node's name, which only tells that its operating system lives: nothing secret is sent.
+func kubeletAnswers(ctx context.Context, node string, addresses []string, port int32) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	found := make(chan bool, len(addresses))
 	for _, address := range addresses {
-		go func() {
-			var dialer net.Dialer
-			connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
-			if err == nil {
-				_ = connection.Close()
-			}
-			found <- err == nil || errors.Is(err, syscall.ECONNREFUSED)
-		}()
+		go func() { found <- isKubelet(ctx, node, net.JoinHostPort(address, strconv.Itoa(int(port)))) }()
 	}
 	for range addresses {
 		if <-found {
@@ -124,6 +120,31 @@ func answersTCP(ctx context.Context, addresses []string, port int32) bool {
 	}
 
 	return false
+}
+
+func isKubelet(ctx context.Context, node, hostPort string) bool {
+	named := false
+	dialer := tls.Dialer{Config: &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // most kubelets sign their own certificate; a machine is asked a question, and told nothing
+		VerifyConnection: func(state tls.ConnectionState) error {
+			named = len(state.PeerCertificates) > 0 && isNamed(state.PeerCertificates[0].Subject.CommonName, node)
+
+			return nil
+		},
+	}}
+	connection, err := dialer.DialContext(ctx, "tcp", hostPort)
+	if err != nil {
+		return false
+	}
+	_ = connection.Close()
+
+	return named
+}
+
+// isNamed knows the names of a kubelet's serving certificates: of one that the cluster signed (the signer
+// kubernetes.io/kubelet-serving), and of one that the kubelet has made itself (client-go, util/cert).
+func isNamed(common, node string) bool {
+	return common == "system:node:"+node || strings.HasPrefix(common, node+"@")
 }
 
 // addressesOf are the addresses at which a Node's kubelet listens.

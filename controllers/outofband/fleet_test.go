@@ -1,8 +1,16 @@
 package outofband
 
 import (
-	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"log"
+	"math/big"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -16,33 +24,78 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 )
 
-// A kernel that is alive accepts or refuses; one that is not says nothing. What says nothing is a socket whose queue is
-// full.
-func TestAnswersTCP(t *testing.T) {
+// Only a kubelet of that name tells that the machine lives: a proxy accepts for a dead one, and a firewall refuses.
+func TestKubeletAnswers(t *testing.T) {
 	t.Parallel()
-	var config net.ListenConfig
-	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for name, c := range map[string]struct {
+		serve func(t *testing.T, listener net.Listener)
+		want  bool
+	}{
+		"self-signed":       {kubeletOf("n0@1796028382"), true},
+		"signed":            {kubeletOf("system:node:n0"), true},
+		"another":           {kubeletOf("system:node:n01"), false},
+		"another's own":     {kubeletOf("n01@1796028382"), false},
+		"something else":    {kubeletOf(""), false},
+		"a proxy":           {func(*testing.T, net.Listener) {}, false},
+		"a proxy that ends": {hangUp, false},
+		"refused": {func(t *testing.T, listener net.Listener) {
+			t.Helper()
+			if err := listener.Close(); err != nil {
+				t.Error(err)
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var config net.ListenConfig
+			listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = listener.Close() })
+			c.serve(t, listener)
+			port := int32(listener.Addr().(*net.TCPAddr).Port) //nolint:forcetypeassert // it is one
+			if got := kubeletAnswers(t.Context(), "n0", []string{"127.0.0.1"}, port); got != c.want {
+				t.Errorf("answers: %t", got)
+			}
+		})
 	}
-	port := int32(listener.Addr().(*net.TCPAddr).Port) //nolint:forcetypeassert // it is one
-	if !answersTCP(t.Context(), []string{"127.0.0.1"}, port) {
-		t.Error("a kubelet that listens does not answer")
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if !answersTCP(t.Context(), []string{"127.0.0.1"}, port) {
-		t.Error("a kernel that refuses does not answer")
-	}
-	if answersTCP(t.Context(), nil, port) {
+	if kubeletAnswers(t.Context(), "n0", nil, 1) {
 		t.Error("a Node without addresses answers")
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if answersTCP(ended, []string{"127.0.0.1"}, port) {
-		t.Error("nobody was asked, and it answers")
+}
+
+// kubeletOf serves with a certificate of that name.
+func kubeletOf(common string) func(t *testing.T, listener net.Listener) {
+	return func(t *testing.T, listener net.Listener) {
+		t.Helper()
+		public, private, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: common}}
+		certificate, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0), TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: private}},
+		}}
+		t.Cleanup(func() { _ = server.Close() })
+		go func() { _ = server.ServeTLS(listener, "", "") }()
 	}
+}
+
+func hangUp(_ *testing.T, listener net.Listener) {
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	}()
 }
 
 // fleet is a session of Node n0 of a pool, in a cluster that holds all its Nodes.
@@ -51,7 +104,7 @@ func fleet(t *testing.T, objects ...client.Object) *session {
 
 	return &session{
 		Reconciler: &Reconciler{clock: clocktesting.NewFakePassiveClock(testStart()), pace: newPace(1)},
-		request:    Request{Node: "n0"}, writer: hosts(t, nil, objects...),
+		request:    Request{Node: "n0"}, writer: serverWith(t, nil, objects...),
 		pool: v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "gpu"}},
 	}
 }

@@ -65,6 +65,8 @@ func hostBusy(host *metal3.BareMetalHost) string {
 		return name + "is being deleted"
 	case state != metal3.StateProvisioned && state != metal3.StateExternallyProvisioned:
 		return fmt.Sprintf("%sis in state %q; it must be provisioned or externally provisioned", name, state)
+	case deployChanged(host):
+		return name + "is about to be deprovisioned, since what spec says it shall run (image, customDeploy) is not what was provisioned"
 	case has(host, metal3.PausedAnnotation):
 		return name + "is paused; remove annotation " + metal3.PausedAnnotation
 	case has(host, metal3.DetachedAnnotation) && !detached(host):
@@ -80,6 +82,34 @@ func hostBusy(host *metal3.BareMetalHost) string {
 	}
 
 	return ""
+}
+
+// deployChanged tells whether baremetal-operator will deprovision a provisioned host when it looks at it next
+// (provisioningCancelled of v0.13.2).
+func deployChanged(host *metal3.BareMetalHost) bool {
+	if host.Status.Provisioning.State != metal3.StateProvisioned {
+		return false
+	}
+	image, method := "", ""
+	if host.Spec.Image != nil {
+		image = host.Spec.Image.URL
+	}
+	if host.Spec.CustomDeploy != nil {
+		method = host.Spec.CustomDeploy.Method
+	}
+	imageBefore, methodBefore := host.Status.Provisioning.Image.URL, ""
+	if host.Status.Provisioning.CustomDeploy != nil {
+		methodBefore = host.Status.Provisioning.CustomDeploy.Method
+	}
+	anotherImage := imageBefore != "" && image != imageBefore
+	switch {
+	case method != "":
+		return anotherImage || (methodBefore != "" && method != methodBefore)
+	case methodBefore != "":
+		return true
+	default:
+		return anotherImage || image == ""
+	}
 }
 
 // operationBusy is the part of hostBusy that Metal3 tells as the host's operational status.

@@ -99,8 +99,16 @@ func (s *session) loadHost(ctx context.Context, path v1alpha1.PowerPath) (HostVi
 	}
 	s.host = &host
 	view := viewHost(&s.pool, &host, path)
-	if view.NotFound == "" && view.Busy == "" && view.ViaMetal3 {
-		view.Busy, err = pendingServicing(ctx, s.home, &host)
+	if view.NotFound != "" || view.Busy != "" || detached(&host) || view.KeepPowered {
+		return view, nil
+	}
+	pending, err := pendingServicing(ctx, s.home, &host)
+	switch {
+	case view.ViaMetal3:
+		view.Busy = pending
+	case pending != "":
+		// Metal3 begins it when it sees the machine off.
+		view.KeepPowered = true
 	}
 
 	return view, err

@@ -129,12 +129,33 @@ func TestAnotherHasThePower(t *testing.T) {
 	t.Parallel()
 	s := newSimulation()
 	s.leased = true
-	s.runFor(t, time.Hour)
-	if s.actions() != "" || s.status.Reason != v1alpha1.OutOfBandHostBusy || s.status.Intent != nil {
-		t.Errorf("sent %q, %+v", s.actions(), s.status)
+	busy := false
+	for end := s.clock.Now().Add(2 * time.Hour); s.clock.Now().Before(end); {
+		s.runFor(t, 20*time.Second)
+		busy = busy || s.status.Reason == v1alpha1.OutOfBandHostBusy
+	}
+	if s.actions() != "" || !busy || s.status.Intent != nil {
+		t.Errorf("sent %q, said that it is busy: %t, %+v", s.actions(), busy, s.status)
 	}
 	s.leased = false
-	s.runFor(t, time.Minute)
+	s.runFor(t, testSilentAfterReset+time.Minute)
+	if s.actions() != "ForceRestart" {
+		t.Errorf("sent %q, %+v", s.actions(), s.status)
+	}
+}
+
+// Whoever was busy with the host may have rebooted the machine at the last moment: it has the time of a reset.
+func TestAHostThatIsFreeAgainIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.world.Host.Busy = "it is rebooted by another"
+	s.runFor(t, time.Hour)
+	s.world.Host.Busy = ""
+	s.runFor(t, testSilentAfterReset)
+	if s.actions() != "" || s.status.Phase != v1alpha1.OutOfBandWatching {
+		t.Errorf("sent %q, %+v", s.actions(), s.status)
+	}
+	s.runFor(t, 2*time.Minute)
 	if s.actions() != "ForceRestart" {
 		t.Errorf("sent %q, %+v", s.actions(), s.status)
 	}

@@ -33,15 +33,20 @@ const (
 	// ownRebootAnnotation is the only reboot annotation that is ours: our key. While it, or any other of its kind, is on a
 	// host, baremetal-operator keeps the machine off.
 	ownRebootAnnotation = metal3.RebootAnnotationPrefix + "/stayput"
-	// hardReboot is its value: at once. Asked softly, baremetal-operator waits some five minutes for the OS of a machine
-	// that is silent before it takes the power away.
+	// hardReboot is its value: at once. With softReboot the operating system is asked first: baremetal-operator gives it 3
+	// minutes (softPowerOffTimeout), waits 1 to 2 more, and takes the power away then.
 	hardReboot = `{"mode":"hard"}`
+	softReboot = `{"mode":"soft"}`
 	// metal3Limit is how long Metal3 may take to switch the power: Ironic's own limit is 2 minutes, and between what
 	// Ironic sees and status.poweredOn are up to 3 more, since both look now and then only.
 	metal3Limit = 5 * time.Minute
-	// holdLimit is how long after its intent was stored our key may be on a host. It is longer than metal3Limit by the
-	// time in which an intent may be sent, so that the reset ends before the key is taken off it.
-	holdLimit = metal3Limit + intentLife
+	// metal3SoftLimit is the same for a machine whose operating system is asked first.
+	metal3SoftLimit = metal3Limit + 3*time.Minute
+	// holdLimit is how long after its intent was stored our key may be on a host, softHoldLimit the same for a soft one.
+	// They are longer than the limits by the time in which an intent may be sent, so that the reset ends before the key is
+	// taken off it.
+	holdLimit     = metal3Limit + intentLife
+	softHoldLimit = metal3SoftLimit + intentLife
 )
 
 // metal3Machine is the power of a host as baremetal-operator manages it: off while our key is there, and on, as
@@ -55,10 +60,10 @@ type metal3Machine struct {
 	busy func(ctx context.Context, host *metal3.BareMetalHost) (string, error)
 }
 
-// Actions are what two of baremetal-operator's answers to our key amount to. A restart without the power being switched is
-// none of them.
+// Actions are what baremetal-operator's answers to our key amount to. A restart without the power being switched is none
+// of them.
 func (m *metal3Machine) Actions(context.Context) ([]bmc.Action, error) {
-	return []bmc.Action{bmc.ActionOn, bmc.ActionForceOff}, nil
+	return []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionShutdown}, nil
 }
 
 // Power reads the host anew. Between our wish and what Metal3 has seen of it the power is changing, and so it is when
@@ -92,17 +97,20 @@ func metal3Power(host *metal3.BareMetalHost) bmc.Power {
 	}
 }
 
-// Do sets our key for ForceOff, if nothing about the host has changed since Power, and takes it off for On, in any case.
+// Do sets our key for ForceOff and GracefulShutdown, if nothing about the host has changed since Power, and takes it off
+// for On, in any case.
 func (m *metal3Machine) Do(ctx context.Context, action bmc.Action) error {
 	switch action {
 	case bmc.ActionForceOff:
 		return m.write(ctx, action, hardReboot, m.host.ResourceVersion)
+	case bmc.ActionShutdown:
+		return m.write(ctx, action, softReboot, m.host.ResourceVersion)
 	case bmc.ActionOn:
 		return m.write(ctx, action, nil, "")
 	default:
 		return &bmc.Error{
 			Kind: bmc.Unsupported, Op: "sending " + string(action) + " through Metal3",
-			Detail: "it offers On and ForceOff only; set spec.outOfBand.powerVia of the HostPool to BMC",
+			Detail: "it offers On, ForceOff and GracefulShutdown only; set spec.outOfBand.powerVia of the HostPool to BMC",
 		}
 	}
 }
@@ -173,6 +181,8 @@ func (w World) holds(now time.Time) bool {
 	switch intent := w.Status.Intent; last.Action {
 	case bmc.ActionForceOff:
 		return now.Before(intent.DecidedAt.Add(holdLimit))
+	case bmc.ActionShutdown:
+		return now.Before(intent.DecidedAt.Add(softHoldLimit))
 	case bmc.ActionOn:
 		// The pass that has stored it takes the key off in a moment.
 		return intent.SentAt == nil && now.Before(intent.DecidedAt.Add(intentLife))
@@ -184,7 +194,7 @@ func (w World) holds(now time.Time) bool {
 // limits are those of the way to the power.
 func (w World) limits() bmc.Limits {
 	if w.Host.ViaMetal3 {
-		return bmc.Limits{Off: metal3Limit, On: metal3Limit}
+		return bmc.Limits{Off: metal3Limit, Shutdown: metal3SoftLimit, On: metal3Limit}
 	}
 
 	return bmc.Limits{}

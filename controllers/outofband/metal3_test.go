@@ -52,6 +52,23 @@ func TestSilentMachineThroughMetal3(t *testing.T) {
 	}
 }
 
+// The operating system answers: Metal3 asks it, and takes its time.
+func TestAMachineThatAnswersThroughMetal3(t *testing.T) {
+	t.Parallel()
+	for delay, want := range map[time.Duration]string{
+		time.Minute:                      "GracefulShutdown On ForceOff On ForceOff On",
+		metal3SoftLimit - 10*time.Second: "GracefulShutdown On" + strings.Repeat(" ForceOff", 2),
+	} {
+		s := newSimulation()
+		s.throughMetal3(delay)
+		s.osAnswers = true
+		s.runFor(t, 3*time.Hour)
+		if s.actions() != want || s.key || s.power != bmc.PowerOn {
+			t.Errorf("Metal3 takes %s: sent %q, want %q; in the end key %t, power %s", delay, s.actions(), want, s.key, s.power)
+		}
+	}
+}
+
 // A machine that Metal3 already keeps off for us is let go, as an action that is counted.
 func TestAKeyThatWasLeftIsAMachineThatIsOff(t *testing.T) {
 	t.Parallel()
@@ -138,8 +155,8 @@ func TestMetal3Power(t *testing.T) {
 	}
 }
 
-// hosts is an API server with one host, whose patches fail with an error where one is given.
-func hosts(t *testing.T, failure error, objects ...client.Object) client.WithWatch {
+// serverWith is an API server with one host, whose patches fail with an error where one is given.
+func serverWith(t *testing.T, failure error, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme, err := apiserver.Scheme()
 	if err != nil {
@@ -165,7 +182,7 @@ func TestOnlyOurKeyIsWritten(t *testing.T) {
 	host := freeHost()
 	host.Status.PoweredOn = true
 	host.Annotations = map[string]string{"another": "annotation", "reboot.metal3.io/remediation": `{"mode":"soft"}`}
-	cluster := hosts(t, nil, host)
+	cluster := serverWith(t, nil, host)
 	read := func() *metal3.BareMetalHost {
 		var now metal3.BareMetalHost
 		if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(host), &now); err != nil {
@@ -217,7 +234,7 @@ func TestErrorsOfTheKey(t *testing.T) {
 		// It may have been written.
 		bmc.Unknown: apierrors.NewTimeoutError("it took too long", 1),
 	} {
-		cluster := hosts(t, failure, freeHost())
+		cluster := serverWith(t, failure, freeHost())
 		m := &metal3Machine{reader: cluster, writer: cluster, host: freeHost(), busy: free}
 		err := m.Do(t.Context(), bmc.ActionForceOff)
 		if bmc.KindOf(err) != want || !strings.Contains(err.Error(), ownRebootAnnotation) {
@@ -232,7 +249,7 @@ func TestErrorsOfTheKey(t *testing.T) {
 // Another begins with the host between the look at it and the look at its power.
 func TestABusyHostHasNoPowerToAct(t *testing.T) {
 	t.Parallel()
-	cluster := hosts(t, nil, freeHost())
+	cluster := serverWith(t, nil, freeHost())
 	m := &metal3Machine{
 		reader: cluster, writer: cluster, host: freeHost(),
 		busy: func(context.Context, *metal3.BareMetalHost) (string, error) { return "it is rebooted by another", nil },
@@ -302,14 +319,14 @@ func TestPendingServicing(t *testing.T) {
 		"components":           {[]client.Object{policy("", onReboot), components(conditions(yes, yes, 2))}, "HostFirmwareComponents"},
 		"components, later":    {[]client.Object{policy(onReboot, ""), components(conditions(yes, yes, 2))}, ""},
 	} {
-		got, err := pendingServicing(t.Context(), hosts(t, nil, c.objects...), freeHost())
+		got, err := pendingServicing(t.Context(), serverWith(t, nil, c.objects...), freeHost())
 		if err != nil || (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
 		}
 	}
 	host := freeHost()
 	host.Spec.Firmware = &metal3.FirmwareConfig{} //nolint:staticcheck // hosts that were made before may have it
-	got, err := pendingServicing(t.Context(), hosts(t, nil, policy(onReboot, "")), host)
+	got, err := pendingServicing(t.Context(), serverWith(t, nil, policy(onReboot, "")), host)
 	if err != nil || !strings.Contains(got, "spec.firmware") {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -322,7 +339,7 @@ func TestPendingServicingWithoutTheKinds(t *testing.T) {
 		"no kind": &meta.NoKindMatchError{}, "no resource": &meta.NoResourceMatchError{},
 		"the server does not know it": apierrors.NewNotFound(schema.GroupResource{Resource: "hostupdatepolicies"}, "h1"),
 	} {
-		reader := interceptor.NewClient(hosts(t, nil), interceptor.Funcs{
+		reader := interceptor.NewClient(serverWith(t, nil), interceptor.Funcs{
 			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 				return failure
 			},

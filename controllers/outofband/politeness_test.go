@@ -34,6 +34,8 @@ type courtesy struct {
 	host        func(h *metal3.BareMetalHost)
 	beside      []client.Object
 	bmc, metal3 answer
+	// keepPowered tells that Metal3 would do more than switch it on, if it saw it off.
+	keepPowered bool
 }
 
 // acts is a host that nobody is busy with.
@@ -63,7 +65,7 @@ func isNone(text string, host func(h *metal3.BareMetalHost)) courtesy {
 // waitsForMetal3 is a host that Metal3 would not just reset. A reset by its BMC is another matter.
 func waitsForMetal3(text string, host func(h *metal3.BareMetalHost), beside ...client.Object) courtesy {
 	return courtesy{
-		host: host, beside: beside, bmc: answer{by: byBMC},
+		host: host, beside: beside, bmc: answer{by: byBMC}, keepPowered: true,
 		metal3: answer{reason: v1alpha1.OutOfBandHostBusy, text: text},
 	}
 }
@@ -162,11 +164,29 @@ func operations() map[string]courtesy {
 		"never off, detached":          actsByBMC(all(keepPowered, detach)),
 		"never off, kept off":          waits("spec.online", all(keepPowered, keepOff)),
 		"not the pool's":               isNone("not selected", func(h *metal3.BareMetalHost) { h.Labels = nil }),
-		"to be inspected":              acts(annotated(metal3.InspectAnnotationPrefix, "")),
+		"another image":                waits("deprovisioned", func(h *metal3.BareMetalHost) { h.Spec.Image.URL += "-2" }),
+		"no image":                     waits("deprovisioned", func(h *metal3.BareMetalHost) { h.Spec.Image = nil }),
+		"an empty image":               waits("deprovisioned", func(h *metal3.BareMetalHost) { h.Spec.Image.URL = "" }),
+		"deployed its own way":         acts(ownWay("a", "a")),
+		"another way, of its own":      waits("deprovisioned", ownWay("a", "b")),
+		"no way of its own any more":   waits("deprovisioned", ownWay("a", "")),
+		"no image, externally": acts(all(inState(metal3.StateExternallyProvisioned), func(h *metal3.BareMetalHost) {
+			h.Spec.Image = nil
+		})),
+		"to be inspected": acts(annotated(metal3.InspectAnnotationPrefix, "")),
 		"of Cluster API": acts(func(h *metal3.BareMetalHost) {
 			h.Spec.ConsumerRef = &corev1.ObjectReference{Kind: "Metal3Machine", Name: "m1"}
 		}),
 		"it failed before, and is well": acts(func(h *metal3.BareMetalHost) { h.Status.ErrorCount = 3 }),
+	}
+}
+
+// ownWay is a host that was deployed without an image, by a method of its own.
+func ownWay(was, wanted string) func(*metal3.BareMetalHost) {
+	return func(h *metal3.BareMetalHost) {
+		h.Spec.Image, h.Status.Provisioning.Image = nil, metal3.Image{}
+		h.Spec.CustomDeploy = &metal3.CustomDeploy{Method: wanted}
+		h.Status.Provisioning.CustomDeploy = &metal3.CustomDeploy{Method: was}
 	}
 }
 
@@ -225,6 +245,20 @@ func firmware() map[string]courtesy {
 		// Metal3 does not see these machines off.
 		"at the next reboot, detached":  with(actsByBMC(detach), policy(onReboot, onReboot), settings, components),
 		"at the next reboot, never off": with(actsByBMC(keepPowered), policy(onReboot, onReboot), settings, components),
+		"an image to attach": waitsForMetal3("DataImage", asItIs, &metal3.DataImage{
+			ObjectMeta: named, Spec: metal3.DataImageSpec{URL: "http://images.example/data"},
+		}),
+		"an image to detach": waitsForMetal3("DataImage", asItIs, &metal3.DataImage{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "metal", Name: "h1", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{"example.com/one"},
+			},
+			Spec:   metal3.DataImageSpec{URL: "http://images.example/data"},
+			Status: metal3.DataImageStatus{AttachedImage: metal3.AttachedImageReference{URL: "http://images.example/data"}},
+		}),
+		"an image that is attached": with(acts(asItIs), &metal3.DataImage{
+			ObjectMeta: named, Spec: metal3.DataImageSpec{URL: "http://images.example/data"},
+			Status: metal3.DataImageStatus{AttachedImage: metal3.AttachedImageReference{URL: "http://images.example/data"}},
+		}),
 		// What comes first is said.
 		"at the next reboot, in another's hands": with(waits("reboot.metal3.io/another", annotated(otherKey, "")),
 			policy(onReboot, onReboot), settings),
@@ -275,14 +309,14 @@ func (row courtesy) view(t *testing.T, path v1alpha1.PowerPath) HostView {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "gpu"},
 		Spec:       v1alpha1.HostPoolSpec{HostSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}}},
 	}
-	s := &session{Reconciler: &Reconciler{home: hosts(t, nil, append(row.beside, host, pool)...)}}
+	s := &session{Reconciler: &Reconciler{home: serverWith(t, nil, append(row.beside, host, pool)...)}}
 	s.update.Spec.Door = v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "gpu", Host: "h1"}
 	view, err := s.loadHost(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if view.KeepPowered != host.Spec.DisablePowerOff {
-		t.Errorf("spec.disablePowerOff is %t, and what is known of the host is %+v", host.Spec.DisablePowerOff, view)
+	if want := host.Spec.DisablePowerOff || row.keepPowered && path != v1alpha1.PowerViaMetal3; view.KeepPowered != want {
+		t.Errorf("what is known of the host is %+v; that it must not be switched off is %t", view, want)
 	}
 
 	return view

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
+	"github.com/stayput-dev/stayput/controllers/hosts"
 	"github.com/stayput-dev/stayput/controllers/powerlease"
 )
 
@@ -27,6 +28,9 @@ func (s *session) observe(ctx context.Context) (bmc.Observation, error) {
 	}
 	var seen bmc.Observation
 	err := s.use(ctx, func(ctx context.Context, m machine) error {
+		if err := s.checkIdentity(ctx, m); err != nil {
+			return err
+		}
 		offered, err := m.Actions(ctx)
 		if err != nil {
 			return err
@@ -50,6 +54,21 @@ func (s *session) observe(ctx context.Context) (bmc.Observation, error) {
 	return seen, nil
 }
 
+// checkIdentity looks which machine answers: a session may be older than the machine behind it. Metal3 knows the machine
+// by its host.
+func (s *session) checkIdentity(ctx context.Context, m machine) error {
+	behind, ok := m.(bmc.Machine)
+	if !ok {
+		return nil
+	}
+	identity, err := behind.Identity(ctx)
+	if err != nil {
+		return err
+	}
+
+	return bmc.CheckIdentity(identity, bmc.Identity{UUID: s.nodeUUID})
+}
+
 // use calls do with the way to the power.
 func (s *session) use(ctx context.Context, do func(ctx context.Context, m machine) error) error {
 	if !s.view.ViaMetal3 {
@@ -65,7 +84,7 @@ func (s *session) use(ctx context.Context, do func(ctx context.Context, m machin
 
 // useBMC calls do with the machine behind the BMC, while no one else of this process talks to that BMC.
 func (s *session) useBMC(ctx context.Context, do func(ctx context.Context, m bmc.Machine) error) error {
-	address, err := bmc.ParseAddress(s.host.Spec.BMC.Address)
+	options, err := hosts.BMC(s.host)
 	if err != nil {
 		return err
 	}
@@ -73,11 +92,9 @@ func (s *session) useBMC(ctx context.Context, do func(ctx context.Context, m bmc
 	if err != nil {
 		return err
 	}
+	options.Credentials, options.UUID, options.CA = credentials(secret), s.nodeUUID, s.options.BMCCA
 
-	return s.bmcs.Do(ctx, bmc.Options{
-		Address: address, Credentials: credentials(secret), UUID: s.nodeUUID,
-		SkipVerify: s.host.Spec.BMC.DisableCertificateVerification, CA: s.options.BMCCA,
-	}, func(ctx context.Context, m bmc.Machine) error {
+	return s.bmcs.Do(ctx, options, func(ctx context.Context, m bmc.Machine) error {
 		s.reached = true
 
 		return do(ctx, m)

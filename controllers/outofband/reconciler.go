@@ -43,11 +43,11 @@ type Options struct {
 	PowerActionsPerMinute int
 	// Holder names this process to people who find that it uses a host's power. Default: the host name.
 	Holder string
-	// Clock, Open and Answers are for tests. Default: the real clock; connect.Open; and a TCP connection to any of a
-	// Node's addresses, which tells that its operating system is alive.
+	// Clock, Open and Answers are for tests. Default: the real clock; connect.Open; and a TLS connection to the kubelet of
+	// the Node, at any of its addresses, which tells that its operating system is alive.
 	Clock   clock.PassiveClock
 	Open    func(context.Context, bmc.Options) (bmc.Machine, error)
-	Answers func(ctx context.Context, addresses []string, port int32) bool
+	Answers func(ctx context.Context, node string, addresses []string, port int32) bool
 }
 
 // DefaultPowerActionsPerMinute lets a person see what happens before a fleet is reset.
@@ -77,7 +77,7 @@ func (o Options) withDefaults() Options {
 		o.Open = connect.Open
 	}
 	if o.Answers == nil {
-		o.Answers = answersTCP
+		o.Answers = kubeletAnswers
 	}
 	if o.PowerActionsPerMinute <= 0 {
 		o.PowerActionsPerMinute = DefaultPowerActionsPerMinute

@@ -112,7 +112,7 @@ func (r *releaser) wantsKey(ctx context.Context, host *metal3.BareMetalHost) (bo
 		}
 		wanted, err := r.poolWantsKey(ctx, pool, host)
 		if kind := clusters.KindOf(err); kind != "" {
-			wanted, err = r.clock.Now().Before(since.Add(holdLimit)), nil
+			wanted, err = r.clock.Now().Before(since.Add(softHoldLimit)), nil
 		}
 		if err != nil || wanted {
 			return wanted, err

@@ -33,6 +33,7 @@ func TestKilledAtEachStep(t *testing.T) {
 		func(s *simulation) { s.softly(bmc.ActionShutdown) },
 		func(s *simulation) { s.throughMetal3(3 * time.Second) },
 		func(s *simulation) { s.throughMetal3(3 * time.Minute) },
+		func(s *simulation) { s.throughMetal3(7 * time.Minute); s.osAnswers = true },
 	} {
 		for kill := 1; ; kill++ {
 			s := newSimulation()
@@ -119,9 +120,9 @@ func TestAnySchedule(t *testing.T) {
 			}
 		}
 		// Whatever has become of the controller: the key goes, and Metal3 switches the machine on.
-		s.sweepFor(holdLimit)
+		s.sweepFor(softHoldLimit)
 		if s.key {
-			t.Fatalf("the key is there %s after the last pass; status %+v", holdLimit, s.status)
+			t.Fatalf("the key is there %s after the last pass; status %+v", softHoldLimit, s.status)
 		}
 		if s.sweepFor(s.bmoDelay + 2*time.Minute); s.world.Host.ViaMetal3 && s.power != bmc.PowerOn {
 			t.Fatalf("the machine is kept off; status %+v", s.status)

@@ -12,10 +12,32 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pendingServicing says which firmware change baremetal-operator would make a reboot into; "" for none. It begins one
-// when a host that is to be on is off, as it is in the middle of a reboot through our key, and keeps the machine for
-// tens of minutes and several boots, each of which would cost a boot try.
+// pendingServicing says what baremetal-operator would make a reboot into; "" for nothing. It begins when a host that is
+// to be on is off, as it is in the middle of a reboot through our key. A firmware change keeps the machine for tens of
+// minutes and several boots, each of which would cost a boot try; and with a DataImage that cannot be attached or
+// detached the machine stays off.
 func pendingServicing(ctx context.Context, reader client.Reader, host *metal3.BareMetalHost) (string, error) {
+	if text, err := pendingFirmware(ctx, reader, host); text != "" || err != nil {
+		return text, err
+	}
+	var image metal3.DataImage
+	found, err := beside(ctx, reader, host, &image)
+	if err != nil || !found {
+		return "", err
+	}
+	wanted := image.Spec.URL
+	if image.DeletionTimestamp != nil {
+		wanted = ""
+	}
+	if wanted == image.Status.AttachedImage.URL {
+		return "", nil
+	}
+
+	return fmt.Sprintf("BareMetalHost %s/%s has a DataImage that is attached or detached at the next reboot, and the machine stays off "+
+		"when that fails; take the change back, or set spec.outOfBand.powerVia of the HostPool to BMC", host.Namespace, host.Name), nil
+}
+
+func pendingFirmware(ctx context.Context, reader client.Reader, host *metal3.BareMetalHost) (string, error) {
 	var policy metal3.HostUpdatePolicy
 	if found, err := beside(ctx, reader, host, &policy); err != nil || !found {
 		return "", err

@@ -168,7 +168,7 @@ func (s *simulation) settle() {
 // throughMetal3 lets Metal3 switch the power.
 func (s *simulation) throughMetal3(delay time.Duration) {
 	s.world.Host.ViaMetal3, s.bmoDelay = true, delay
-	s.offered = []bmc.Action{bmc.ActionOn, bmc.ActionForceOff}
+	s.offered = []bmc.Action{bmc.ActionOn, bmc.ActionForceOff, bmc.ActionShutdown}
 }
 
 // setKey writes our key.
@@ -532,7 +532,7 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 		p.lives(life{})
 		p.boot++
 		if p.world.Host.ViaMetal3 {
-			p.setKey(action == bmc.ActionForceOff)
+			p.setKey(action != bmc.ActionOn)
 
 			return
 		}

@@ -72,7 +72,7 @@ type HostView struct {
 	NotFound string
 	// Busy says who else may be acting on it; empty: nobody.
 	Busy string
-	// KeepPowered is spec.disablePowerOff.
+	// KeepPowered: it must not be switched off, since spec.disablePowerOff says so, or Metal3 would service it then.
 	KeepPowered bool
 	// ViaMetal3 tells that Metal3 switches the power.
 	ViaMetal3 bool

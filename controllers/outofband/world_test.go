@@ -22,10 +22,13 @@ func freeHost() *metal3.BareMetalHost {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "h1", Labels: map[string]string{"pool": "gpu"}},
 		Spec: metal3.BareMetalHostSpec{
 			Online: true, BMC: metal3.BMCDetails{Address: "redfish://10.0.0.1", CredentialsName: "h1-bmc"},
+			Image: &metal3.Image{URL: "http://images.example/os"},
 		},
 		Status: metal3.BareMetalHostStatus{
 			OperationalStatus: metal3.OperationalStatusOK,
-			Provisioning:      metal3.ProvisionStatus{State: metal3.StateProvisioned},
+			Provisioning: metal3.ProvisionStatus{
+				State: metal3.StateProvisioned, Image: metal3.Image{URL: "http://images.example/os"},
+			},
 		},
 	}
 }
