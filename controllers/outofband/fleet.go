@@ -3,7 +3,6 @@ package outofband
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -16,17 +15,25 @@ import (
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
-	"github.com/stayput-dev/stayput/controllers/powerlease"
 )
 
 // alone implements effects.
 func (s *session) alone(ctx context.Context, act func(ctx context.Context) error) (Problem, error) {
-	err := s.leases.TryDo(ctx, client.ObjectKeyFromObject(s.host), s.host.UID, act)
-	if held, ok := errors.AsType[*powerlease.HeldError](err); ok {
-		return Problem{Reason: v1alpha1.OutOfBandHostBusy, Text: held.Error()}, nil
+	begun := false
+	err := s.leases.TryDo(ctx, client.ObjectKeyFromObject(s.host), s.host.UID, func(ctx context.Context) error {
+		begun = true
+
+		return act(ctx)
+	})
+	if err == nil || begun || ctx.Err() != nil {
+		return Problem{}, err
+	}
+	text := err.Error()
+	if apierrors.IsForbidden(err) {
+		text += "; give the controller the rights of config/rbac"
 	}
 
-	return Problem{}, err
+	return Problem{Reason: v1alpha1.OutOfBandHostBusy, Text: text}, nil
 }
 
 // permit implements effects. What goes on with a reset is never held up, since the machine may be off; it counts.

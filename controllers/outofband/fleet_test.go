@@ -1,6 +1,7 @@
 package outofband
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
@@ -16,12 +17,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/controllers/powerlease"
 )
 
 // Only a kubelet of that name tells that the machine lives: a proxy accepts for a dead one, and a firewall refuses.
@@ -168,5 +175,26 @@ func TestPermit(t *testing.T) {
 		} else if c.want == "" && (stop.Reason != v1alpha1.OutOfBandPowerLimited || !strings.Contains(stop.Text, time.Minute.String())) {
 			t.Errorf("%s: %+v", name, stop)
 		}
+	}
+}
+
+// An installation of before the Lease lacks the right to it: that is said where people look.
+func TestAloneWithoutTheRight(t *testing.T) {
+	t.Parallel()
+	cluster := kubefake.NewClientset()
+	cluster.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "x", errRefusal)
+	})
+	leases, err := powerlease.New(powerlease.Options{Leases: cluster.CoordinationV1(), Holder: "a test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := freeHost()
+	host.UID = "u1"
+	s := &session{Reconciler: &Reconciler{leases: leases}, host: host}
+	called := false
+	stop, err := s.alone(t.Context(), func(context.Context) error { called = true; return nil })
+	if err != nil || called || stop.Reason != v1alpha1.OutOfBandHostBusy || !strings.Contains(stop.Text, "config/rbac") {
+		t.Errorf("%+v, %v, called %t", stop, err, called)
 	}
 }

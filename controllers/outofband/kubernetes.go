@@ -104,6 +104,10 @@ func (s *session) loadHost(ctx context.Context, path v1alpha1.PowerPath) (HostVi
 	}
 	pending, err := pendingServicing(ctx, s.home, &host)
 	switch {
+	case apierrors.IsForbidden(err):
+		view.Busy = err.Error() + "; give the controller the rights of config/rbac"
+
+		return view, nil
 	case view.ViaMetal3:
 		view.Busy = pending
 	case pending != "":

@@ -332,6 +332,32 @@ func TestPendingServicing(t *testing.T) {
 	}
 }
 
+// An installation of before a kind was read lacks the right to it: that is said where people look, and nothing is done.
+func TestPendingServicingWithoutTheRight(t *testing.T) {
+	t.Parallel()
+	pool := &v1alpha1.HostPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "gpu"},
+		Spec:       v1alpha1.HostPoolSpec{HostSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}}},
+	}
+	reader := interceptor.NewClient(serverWith(t, nil, freeHost(), pool), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
+			if _, ok := object.(*metal3.DataImage); ok {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "dataimages"}, key.Name, errRefusal)
+			}
+
+			return c.Get(ctx, key, object, o...)
+		},
+	})
+	for _, path := range []v1alpha1.PowerPath{v1alpha1.PowerViaBMC, v1alpha1.PowerViaMetal3} {
+		s := &session{Reconciler: &Reconciler{home: reader}}
+		s.update.Spec.Door = v1alpha1.Door{Kind: v1alpha1.DoorHostPool, Namespace: "metal", Name: "gpu", Host: "h1"}
+		view, err := s.loadHost(t.Context(), path)
+		if err != nil || !strings.Contains(view.Busy, "dataimages") || !strings.Contains(view.Busy, "config/rbac") {
+			t.Errorf("%s: %+v, %v", path, view, err)
+		}
+	}
+}
+
 // Releases of Metal3 that do not have a kind service nothing by it.
 func TestPendingServicingWithoutTheKinds(t *testing.T) {
 	t.Parallel()
