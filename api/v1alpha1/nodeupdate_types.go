@@ -284,7 +284,7 @@ const (
 )
 
 // OutOfBandReason says why the BMC rung is where it is: a closed list.
-// +kubebuilder:validation:Enum=WaitingForMachine;DeadlinePassed;BMCUnreachable;BMCCredentials;HostBusy;HostNotFound;PoolSilent;PowerLimited;Disabled;PowerActionSent;WaitingAfterReset;ResetsUsedUp;MachineBack
+// +kubebuilder:validation:Enum=WaitingForMachine;DeadlinePassed;BMCUnreachable;BMCCredentials;HostBusy;HostNotFound;PowerInUse;PoolSilent;PowerLimited;Disabled;PowerActionSent;WaitingAfterReset;ResetsUsedUp;MachineBack
 type OutOfBandReason string
 
 // The reasons.
@@ -293,8 +293,10 @@ const (
 	OutOfBandDeadlinePassed    OutOfBandReason = "DeadlinePassed"
 	OutOfBandBMCUnreachable    OutOfBandReason = "BMCUnreachable"
 	OutOfBandBMCCredentials    OutOfBandReason = "BMCCredentials"
-	// OutOfBandHostBusy: another works on it (provisioning, servicing, paused, being detached), or uses its power.
-	OutOfBandHostBusy     OutOfBandReason = "HostBusy"
+	// OutOfBandHostBusy: another works on it (provisioning, servicing, paused, being detached).
+	OutOfBandHostBusy OutOfBandReason = "HostBusy"
+	// OutOfBandPowerInUse: another has the Lease of the host's power, or it may not be taken.
+	OutOfBandPowerInUse   OutOfBandReason = "PowerInUse"
 	OutOfBandHostNotFound OutOfBandReason = "HostNotFound"
 	// OutOfBandPoolSilent: so many Nodes of the pool fell silent together that it is rather the network than this machine.
 	OutOfBandPoolSilent OutOfBandReason = "PoolSilent"
@@ -349,6 +351,7 @@ type BMCLogEntry struct {
 	// +optional
 	At *metav1.Time `json:"at,omitempty"`
 	// Severity is OK, Warning or Critical; absent when the BMC does not say.
+	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	Severity string `json:"severity,omitempty"`
 	// Message is what happened, cut at 256 bytes.
@@ -365,11 +368,10 @@ type PowerEvidence struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
 	Log []BMCLogEntry `json:"log,omitempty"`
-	// Console is the last lines of the machine's serial console, oldest first, each cut at 256 bytes. Few BMCs keep it.
+	// Console tells whether the BMC keeps the serial console, which `stayput bmc console` shows. It is not kept here, since a
+	// machine may print secrets of its own.
 	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=20
-	Console []string `json:"console,omitempty"`
+	Console bool `json:"console,omitempty"`
 	// Missing says what could not be collected, and why.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
@@ -403,6 +405,10 @@ type OutOfBandStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	History []PowerEvent `json:"history,omitempty"`
+	// BootOverride says what came of asking the firmware to boot from disk, which is tried once in an attempt.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	BootOverride string `json:"bootOverride,omitempty"`
 	// Evidence is collected when a person is asked.
 	// +optional
 	Evidence *PowerEvidence `json:"evidence,omitempty"`

@@ -121,6 +121,9 @@ func (m *machine) SetBoot(ctx context.Context, boot bmc.Boot) error {
 			boot.Mode = now.Mode
 		}
 	}
+	if err := m.isExpected(ctx, op); err != nil {
+		return err
+	}
 	_, err := m.raw(ctx, true, op, netFnChassis, setBootOption, optionValidClearing, keepAfterTimeout)
 	if err != nil && bmc.KindOf(err) != bmc.Unsupported {
 		return err

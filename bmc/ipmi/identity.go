@@ -66,6 +66,17 @@ func (m *machine) Identity(ctx context.Context) (bmc.Identity, error) {
 	}, nil
 }
 
+// isExpected refuses another machine than the expected one, before it is acted on: each run of ipmitool is a session of its
+// own, and may meet the machine that took the other's place.
+func (m *machine) isExpected(ctx context.Context, op string) error {
+	if m.options.UUID == "" {
+		return nil
+	}
+	_, err := m.uuid(ctx, op)
+
+	return err
+}
+
 // uuid reads the machine's UUID, and gives an error of kind Mismatch when it cannot be the expected one.
 func (m *machine) uuid(ctx context.Context, op string) (string, error) {
 	answer, err := m.read(ctx, op, guidLength, netFnApp, systemGUID)

@@ -129,6 +129,9 @@ func (m *machine) Do(ctx context.Context, action bmc.Action) error {
 	if !known {
 		return m.fail(bmc.Unsupported, op, "IPMI has no such action; reboot in the operating system, or use ForceRestart", nil)
 	}
+	if err := m.isExpected(ctx, op); err != nil {
+		return err
+	}
 	_, err := m.raw(ctx, true, op, netFnChassis, chassisControl, code)
 	if bmc.KindOf(err) == bmc.Unsupported {
 		m.lacks = append(m.lacks, action)

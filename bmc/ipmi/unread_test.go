@@ -46,3 +46,18 @@ func TestIdentityThatIsNotAllRead(t *testing.T) {
 		}
 	}
 }
+
+// Another machine took the place of the expected one after the BMC was opened: nothing is done to it.
+func TestNoActOnAnotherMachine(t *testing.T) {
+	t.Parallel()
+	m := standIn(t, "last")
+	m.options.UUID = "11111111-2222-4333-8444-555555555555"
+	for name, act := range map[string]func() error{
+		"power": func() error { return m.Do(t.Context(), bmc.ActionForceRestart) },
+		"boot":  func() error { return m.SetBoot(t.Context(), bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI}) },
+	} {
+		if err := act(); bmc.KindOf(err) != bmc.Mismatch {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

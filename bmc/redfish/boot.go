@@ -169,6 +169,9 @@ func (m *machine) SetBoot(ctx context.Context, boot bmc.Boot) error {
 	if err != nil {
 		return err
 	}
+	if err := m.isExpected(now); err != nil {
+		return err
+	}
 	places, err := m.bootPlaces(now)
 	if err != nil {
 		return err

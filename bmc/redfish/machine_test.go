@@ -286,6 +286,24 @@ func TestWhichSystem(t *testing.T) {
 	})
 }
 
+// A board was swapped while the session lived.
+func TestNoActOnAnotherMachine(t *testing.T) {
+	t.Parallel()
+	b := startBMC(t, nil)
+	options := optionsFor(t, b, b.Address("1"))
+	options.UUID = uuidOne
+	m, err := redfish.Open(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Simulator.Change("1", func(s *simulator.State) { s.UUID = uuidTwo })
+	wantKind(t, m.Do(t.Context(), bmc.ActionForceRestart), bmc.Mismatch, uuidTwo)
+	wantKind(t, m.SetBoot(t.Context(), bmc.Boot{Target: bmc.BootDisk}), bmc.Mismatch, uuidTwo)
+	if acts := b.Simulator.Acts(); len(acts) > 0 {
+		t.Errorf("acted: %+v", acts)
+	}
+}
+
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	b := startBMC(t, nil)

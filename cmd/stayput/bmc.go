@@ -23,7 +23,7 @@ read afterwards, not that the BMC said yes.
 
 ` + targetHelp,
 	}, newBMCStatusCommand(out), newBMCPowerCommand(out), newBMCResetCommand(out), newBMCBootCommand(out), newBMCMediaCommand(out),
-		newBMCLogCommand(out), newBMCIdentifyCommand(out), newBMCDoctorCommand(out))
+		newBMCLogCommand(out), newBMCConsoleCommand(out), newBMCIdentifyCommand(out), newBMCDoctorCommand(out))
 }
 
 // identityAnswer is a machine's identity, as it is printed.

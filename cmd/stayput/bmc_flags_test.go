@@ -79,3 +79,37 @@ func TestBMCFlagsReachTheDriver(t *testing.T) {
 		t.Errorf("a flag: %+v, %v", got, err)
 	}
 }
+
+// console is a machine whose BMC keeps the console.
+type console struct{ bmc.Machine }
+
+func (console) ConsoleTail(_ context.Context, lines int) ([]string, error) {
+	return []string{"booting", "Kernel panic - not syncing"}[max(0, 2-lines):], nil
+}
+
+func TestBMCConsole(t *testing.T) {
+	t.Parallel()
+	b, _ := obedientBench(t)
+	_, _, err := b.run("console", "host-1")
+	if bmc.KindOf(err) != bmc.Unsupported {
+		t.Errorf("a BMC that keeps no console: %v", err)
+	}
+	obedient := b.open
+	b.open = func(ctx context.Context, options bmc.Options) (bmc.Machine, error) {
+		machine, err := obedient(ctx, options)
+
+		return console{machine}, err
+	}
+	for args, want := range map[string]string{
+		"":                      "booting\nKernel panic - not syncing\n",
+		"--lines 1":             "Kernel panic - not syncing\n",
+		"--lines 1 -o json":     "[\n  \"Kernel panic - not syncing\"\n]\n",
+		"--lines 0":             "",
+		"--lines 1001 -o table": "",
+	} {
+		out, _, err := b.run(append([]string{"console", "host-1"}, strings.Fields(args)...)...)
+		if out != want || (err == nil) != (want != "") {
+			t.Errorf("%q: got %q, %v, want %q", args, out, err, want)
+		}
+	}
+}

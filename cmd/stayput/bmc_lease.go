@@ -80,7 +80,7 @@ func (f *bmcFlags) leased(cmd *cobra.Command, target bmcTarget, use func(ctx con
 
 	return leases.Do(ctx, key, target.host.UID, func(ctx context.Context) error {
 		if !limit.Stop() {
-			return context.Cause(ctx)
+			return errHostInUse // its time was up just now
 		}
 		if waited {
 			if err := unchanged(ctx, target, key); err != nil {

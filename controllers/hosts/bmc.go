@@ -17,14 +17,15 @@ const (
 	AnnotationLegacyTLS = "stayput.dev/bmc-legacy-tls"
 	// AnnotationCipherSuite, a number from 1 to 17: bmc.Options.CipherSuite.
 	AnnotationCipherSuite = "stayput.dev/ipmi-cipher-suite"
-	// AnnotationPause, a duration of at most a minute: bmc.Options.Pause.
+	// AnnotationPause, a duration of at most 10 s: bmc.Options.Pause.
 	AnnotationPause = "stayput.dev/ipmi-pause"
 )
 
 const (
 	// maxCipherSuite is the last one of table 22-20 of IPMI 2.0, errata 7.
 	maxCipherSuite = 17
-	maxPause       = time.Minute
+	// maxPause leaves time for what one look at a machine takes (some 6 requests) before what was decided is too old.
+	maxPause = 10 * time.Second
 )
 
 // BMC is how a host's BMC is reached: its address, and what is said of trust. The credentials are in a Secret. Its errors
@@ -47,7 +48,7 @@ func BMC(host *metal3.BareMetalHost) (bmc.Options, error) {
 	}
 	if text, ok := host.Annotations[AnnotationPause]; ok {
 		if options.Pause, err = time.ParseDuration(text); err != nil || options.Pause < 0 || options.Pause > maxPause {
-			return bmc.Options{}, annotationError(host, AnnotationPause, "a duration from 0s to 1m, such as 5s")
+			return bmc.Options{}, annotationError(host, AnnotationPause, "a duration from 0s to 10s, such as 5s")
 		}
 	}
 

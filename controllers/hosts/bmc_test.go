@@ -32,7 +32,7 @@ func TestBMC(t *testing.T) {
 		"no such suite":      {annotations{AnnotationCipherSuite: "18"}, nil, AnnotationCipherSuite},
 		"not a duration":     {annotations{AnnotationPause: "5"}, nil, AnnotationPause},
 		"a negative pause":   {annotations{AnnotationPause: "-5s"}, nil, AnnotationPause},
-		"longer than a pass": {annotations{AnnotationPause: "1h"}, nil, AnnotationPause},
+		"longer than a pass": {annotations{AnnotationPause: "11s"}, nil, AnnotationPause},
 	} {
 		host := &metal3.BareMetalHost{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "metal", Name: "h1", Annotations: c.annotations},

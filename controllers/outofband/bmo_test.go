@@ -185,11 +185,20 @@ func (b *metal3Lab) detachedHost(t *testing.T, name, uuid string) string {
 	return after.ResourceVersion
 }
 
+// resetsAfter changes how long a machine may be silent after a reset.
+func (b *metal3Lab) resetsAfter(t *testing.T, g Gomega, name string, after time.Duration) {
+	t.Helper()
+	update := &v1alpha1.NodeUpdate{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	g.Expect(b.client.Patch(t.Context(), update, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"spec":{"outOfBand":{"silentAfterReset":"`+after.String()+`"}}}`)))).To(Succeed())
+}
+
 // theirsFirst is a machine that another keeps off: it is reset after their turn, in one of its own.
 func (b *metal3Lab) theirsFirst(t *testing.T, name, uuid string) {
 	t.Helper()
 	g := NewWithT(t)
 	h, before := b.attach(t, g, name)
+	b.resetsAfter(t, g, name, 15*time.Second)
 	b.annotate(t, g, name, map[string]any{otherKey: theirs})
 	h.await(t, g, "off for another", off())
 	b.agent(t, g, name, v1alpha1.PhaseRebooting)
@@ -197,7 +206,9 @@ func (b *metal3Lab) theirsFirst(t *testing.T, name, uuid string) {
 	g.Expect(b.keys(t, name)()).To(ConsistOf(otherKey), "another's turn")
 	b.annotate(t, g, name, map[string]any{otherKey: nil})
 	h.await(t, g, "on after another", on())
+	b.says(t, g, name, v1alpha1.OutOfBandWaitingForMachine) // they may have rebooted it
 	h.await(t, g, "our key", held())
+	b.resetsAfter(t, g, name, time.Hour)
 	h.await(t, g, "on after our key", on())
 	b.says(t, g, name, v1alpha1.OutOfBandWaitingAfterReset)
 	g.Expect(b.switches(t, name, before)()).To(HaveExactElements(bmo.Off, bmo.On, bmo.Off, bmo.On), "theirs and ours")

@@ -24,8 +24,8 @@ type peer struct {
 	Node string
 	// LostAt is since when it has been silent; zero: it is not.
 	LostAt time.Time
-	// Rebooting: it may be silent, since it is being updated.
-	Rebooting bool
+	// Excused: it may be silent, since it is being updated, or somebody has cordoned it.
+	Excused bool
 }
 
 // brake tells whether the reset of Node own, which has been silent since silentSince, must wait, since too many of the
@@ -35,7 +35,7 @@ type peer struct {
 func brake(peers []peer, own string, silentSince time.Time, most intstr.IntOrString) (text string) {
 	others, silent := 0, []string(nil)
 	for _, p := range peers {
-		if p.Node == own || p.Rebooting {
+		if p.Node == own || p.Excused {
 			continue
 		}
 		others++
@@ -88,12 +88,27 @@ func newPace(perMinute int) *pace { return &pace{last: make([]time.Time, max(per
 func (p *pace) take(now time.Time) (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if oldest := p.last[p.next]; !oldest.IsZero() {
-		if age := now.Sub(oldest); age < time.Minute {
-			return min(time.Minute-age, time.Minute)
-		}
+	if wait = p.left(now); wait == 0 {
+		p.count(now)
 	}
-	p.count(now)
+
+	return wait
+}
+
+// wait is what take would give, and counts nothing.
+func (p *pace) wait(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return p.left(now)
+}
+
+// left is after how long an action is allowed; mu is held.
+func (p *pace) left(now time.Time) time.Duration {
+	oldest := p.last[p.next]
+	if age := now.Sub(oldest); !oldest.IsZero() && age < time.Minute {
+		return min(time.Minute-age, time.Minute)
+	}
 
 	return 0
 }

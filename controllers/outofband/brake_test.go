@@ -32,7 +32,7 @@ func TestBrake(t *testing.T) {
 	percent := intstr.FromString("20%")
 	rebooting := func(peers []peer, nodes ...int) []peer {
 		for _, i := range nodes {
-			peers[i].Rebooting = true
+			peers[i].Excused = true
 		}
 
 		return peers
@@ -92,7 +92,7 @@ func TestBrakeOfAnyPool(t *testing.T) {
 		peers := peersOf(size, nil)
 		silent := 0
 		for i := range peers {
-			peers[i].Rebooting = rapid.IntRange(0, 4).Draw(t, "rebooting") == 0
+			peers[i].Excused = rapid.IntRange(0, 4).Draw(t, "rebooting") == 0
 			if rapid.Bool().Draw(t, "silent") {
 				peers[i].LostAt = silence.Add(time.Duration(rapid.IntRange(-40, 40).Draw(t, "minutes")) * time.Minute)
 			}

@@ -1,6 +1,7 @@
 package outofband
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -22,8 +23,6 @@ const (
 	Wait Verb = "Wait"
 	// Observe: read the power.
 	Observe Verb = "Observe"
-	// SetBoot: ask the firmware for what the intent that this pass has stored says, before the power is read for it.
-	SetBoot Verb = "SetBoot"
 	// Record: store Status, which holds a new intent; then look at everything again.
 	Record Verb = "Record"
 	// Send: send the action of the intent that this pass has stored.
@@ -54,9 +53,11 @@ const (
 	pollIdle = 5 * time.Minute
 	// settlePower is how long PoweringOn or PoweringOff is taken for what it says before the machine is reset.
 	settlePower = 2 * time.Minute
-	// intentLife is how long after it was stored an intent may be sent: a process that slept in between must not act
-	// on what it knew before.
-	intentLife = time.Minute
+	// intentLife is how long after it was stored an intent may be sent: nothing that is older is known of the machine. It
+	// holds the reads in between of a slow BMC.
+	intentLife = 2 * time.Minute
+	// brakeLimit is how long a pool that fell silent keeps a machine from being reset before a person is asked.
+	brakeLimit = time.Hour
 	// retryAtOnce is for a pass that was overtaken by events.
 	retryAtOnce = time.Second
 )
@@ -134,15 +135,12 @@ func (w World) silent(now time.Time) Decision {
 	if stop := w.obstacle(now); stop != nil {
 		return *stop
 	}
-	if last == nil && w.Status.Reason == v1alpha1.OutOfBandHostBusy {
-		return w.hostFree(now)
+	if pause := w.afterAnother(last, now); pause != nil {
+		return *pause
 	}
 	if w.Seen == nil {
 		// Our own writes make events too: they must not make us read again at once.
-		interval := pollPower
-		if w.waitsForHuman() {
-			interval = pollIdle
-		}
+		interval := w.lookInterval()
 		if age := w.readAge(now); age < interval {
 			return wait(w.Status, interval-age)
 		}
@@ -156,12 +154,45 @@ func (w World) silent(now time.Time) Decision {
 	return w.beginReset(now)
 }
 
-// hostFree gives a machine the time of a reset: whoever was busy with its host may have rebooted it a moment ago.
-func (w World) hostFree(now time.Time) Decision {
-	until := now.Add(w.Settings.SilentAfterReset)
+// lookInterval is the least time between two looks at the power.
+func (w World) lookInterval() time.Duration {
+	switch {
+	case w.waitsForHuman():
+		return pollIdle
+	case w.Status.Reason == v1alpha1.OutOfBandPoolSilent, w.Status.Reason == v1alpha1.OutOfBandPowerLimited,
+		w.Status.Reason == v1alpha1.OutOfBandPowerInUse:
+		return pollHost
+	default:
+		return pollPower
+	}
+}
 
-	return w.waitOn(w.status(v1alpha1.OutOfBandWatching, v1alpha1.OutOfBandWaitingForMachine,
-		"another was busy with the host, and may have rebooted the machine; it is waited for", until), now)
+// afterAnother gives a machine the time of a reset since another was busy with its host or had its power, who may have
+// rebooted it a moment ago. A reset that is under way goes on.
+func (w World) afterAnother(last *bmc.Sent, now time.Time) *Decision {
+	if w.underWay(last, now) {
+		return nil
+	}
+	var status *v1alpha1.OutOfBandStatus
+	switch reason := w.Status.Reason; {
+	case reason == v1alpha1.OutOfBandHostBusy:
+		status = w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandWaitingForMachine,
+			"the machine is silent; another was busy with its host and may have rebooted it, so it has time before it is reset",
+			now.Add(w.Settings.SilentAfterReset))
+	case now.Before(w.deadline()) && (reason == v1alpha1.OutOfBandPowerInUse ||
+		reason == v1alpha1.OutOfBandWaitingForMachine && w.Status.Phase == v1alpha1.OutOfBandSilent):
+		status = w.Status
+	default:
+		return nil
+	}
+	decision := wait(status, status.Deadline.Sub(now))
+
+	return &decision
+}
+
+// underWay tells whether the last action is one of a reset that has not ended.
+func (w World) underWay(last *bmc.Sent, now time.Time) bool {
+	return last != nil && (now.Before(w.resetEnds(*last)) || !boots(last.Action))
 }
 
 // obstacle is a reason not to reach for the BMC.
@@ -173,17 +204,37 @@ func (w World) obstacle(now time.Time) *Decision {
 	if reason == "" {
 		return nil
 	}
-	phase, deadline := v1alpha1.OutOfBandSilent, w.deadline()
+	phase, deadline, after := v1alpha1.OutOfBandSilent, w.deadline(), pollHost
 	last := w.lastAction()
 	if last != nil {
 		phase, deadline = v1alpha1.OutOfBandResetting, w.resetEnds(*last)
 	}
-	decision := wait(w.status(phase, reason, text, deadline), pollHost)
-	if w.Status.Resets >= w.Settings.MaxResets && (last == nil || !now.Before(deadline)) {
-		decision = w.resetsUsedUp(left)
+	switch {
+	case w.Status.Resets >= w.Settings.MaxResets && (last == nil || !now.Before(deadline)):
+		decision := w.resetsUsedUp(left)
+
+		return &decision
+	case reason == v1alpha1.OutOfBandPowerInUse && !w.underWay(last, now):
+		phase, deadline, after = v1alpha1.OutOfBandSilent, now.Add(w.Settings.SilentAfterReset), w.Settings.SilentAfterReset
+	case reason == v1alpha1.OutOfBandPoolSilent:
+		phase, deadline = w.braked(now)
 	}
+	decision := wait(w.status(phase, reason, text, deadline), after)
 
 	return &decision
+}
+
+// braked is the phase of a machine that is not reset since its pool fell silent, and when a person is asked.
+func (w World) braked(now time.Time) (v1alpha1.OutOfBandPhase, time.Time) {
+	deadline := now.Add(brakeLimit)
+	if w.Status.Reason == v1alpha1.OutOfBandPoolSilent {
+		deadline = w.deadline()
+	}
+	if now.Before(deadline) {
+		return v1alpha1.OutOfBandSilent, deadline
+	}
+
+	return v1alpha1.OutOfBandNeedsHuman, deadline
 }
 
 // disabled only looks, as spec.outOfBand.disabled wants it.
@@ -204,31 +255,35 @@ func (w World) disabled() *Decision {
 func (w World) hindrance() (reason v1alpha1.OutOfBandReason, text, left string) {
 	switch {
 	case w.Host.NotFound != "":
-		return v1alpha1.OutOfBandHostNotFound, "the machine is silent and cannot be reset: " + w.Host.NotFound,
+		return v1alpha1.OutOfBandHostNotFound, w.silentText() + " and cannot be reset: " + w.Host.NotFound,
 			"; its host cannot be used: " + w.Host.NotFound
 	case w.Host.Busy != "":
-		return v1alpha1.OutOfBandHostBusy, "the machine is silent and is reset as soon as the host is free: " + w.Host.Busy,
+		return v1alpha1.OutOfBandHostBusy, w.silentText() + " and is reset as soon as the host is free: " + w.Host.Busy,
 			"; the host is busy: " + w.Host.Busy
 	case w.Problem == nil:
 		return "", "", ""
-	case w.Problem.ends():
-		return w.Problem.Reason, "the machine is silent and is reset later: " + w.Problem.Text, ""
+	case w.Problem.holdsUsUp():
+		return w.Problem.Reason, w.silentText() + " and is reset later: " + w.Problem.Text, ""
 	default:
-		return w.Problem.Reason, "the machine is silent; this is tried again: " + w.Problem.Text, ""
+		return w.Problem.Reason, w.silentText() + "; this is tried again: " + w.Problem.Text, ""
 	}
 }
 
 // resetsUsedUp asks a person, and looks at the power now and then: they may switch it.
 func (w World) resetsUsedUp(more string) Decision {
 	return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp, fmt.Sprintf(
-		"the machine is silent%s after %d of %d resets%s; look at status.outOfBand.evidence and at its console, then repair "+
+		"%s%s after %d of %d resets%s; look at status.outOfBand.evidence and at its console, then repair "+
 			"or reset it by hand, or raise spec.outOfBand.maxResets",
-		w.powerText(), w.Status.Resets, w.Settings.MaxResets, more), time.Time{}), pollIdle)
+		w.silentText(), w.powerText(), w.Status.Resets, w.Settings.MaxResets, more), time.Time{}), pollIdle)
 }
 
 // beginReset starts a new reset when there is one left.
 func (w World) beginReset(now time.Time) Decision {
 	if w.Status.Resets >= w.Settings.MaxResets {
+		if step, owed := w.owesOn(); owed {
+			return w.record(step, w.Status.Resets, now)
+		}
+
 		return w.resetsUsedUp("")
 	}
 	if w.Seen.Power == bmc.PowerTransition && now.Before(w.deadline().Add(settlePower)) {
@@ -289,11 +344,11 @@ func (w World) record(step bmc.Step, reset int32, now time.Time) Decision {
 	}
 	if earlier := w.Status.Intent; earlier != nil {
 		addUnknown(status)
-		if earlier.ID == intent.ID {
+		if reset == w.Status.Resets && earlier.Action == intent.Action {
 			intent.ID += fmt.Sprintf("-%d", now.Unix())
 		}
 	}
-	if w.rungOf(reset).fromDisk && boots(step.Action) {
+	if w.rungOf(reset).fromDisk && boots(step.Action) && w.Status.BootOverride == "" {
 		intent.BootFrom = string(bmc.BootDisk)
 	}
 	status.Intent = intent
@@ -309,10 +364,6 @@ func (w World) confirm(now time.Time) Decision {
 	}
 	intent := w.Status.Intent
 	if w.Seen == nil && w.Problem == nil && w.stillWanted() {
-		if intent.BootFrom != "" && w.BootSet == "" {
-			return Decision{Verb: SetBoot}
-		}
-
 		return Decision{Verb: Observe}
 	}
 	decided := intent.DecidedAt.Time
@@ -345,11 +396,12 @@ func (w World) signSince(before *v1alpha1.OutOfBandStatus) bool {
 // withdraw takes an intent back that was certainly not sent.
 func (w World) withdraw(now time.Time) Decision {
 	earlier := w
-	earlier.Status, earlier.Recorded, earlier.Before = w.Before, "", nil
+	earlier.Status, earlier.Recorded, earlier.Before = w.Before.DeepCopy(), "", nil
+	earlier.Status.BootOverride = cmp.Or(w.BootSet, earlier.Status.BootOverride)
 	if stop := earlier.obstacle(now); stop != nil {
 		return Decision{Verb: Withdraw, Status: stop.Status, After: stop.After}
 	}
-	status := w.Before.DeepCopy()
+	status := earlier.Status
 	earlier.putPower(status)
 
 	return Decision{Verb: Withdraw, Status: status, After: retryAtOnce}
@@ -364,6 +416,7 @@ func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandSta
 			fmt.Sprintf("%s: %s was accepted by %s%s", w.resetOf(), w.Status.Intent.Action, w.through(), w.bootText()),
 			now.Add(w.Settings.SilentAfterReset))
 		status.Intent.SentAt = &sent
+		status.BootOverride = cmp.Or(w.BootSet, status.BootOverride)
 		addAction(status)
 
 		return status, false
@@ -371,6 +424,7 @@ func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandSta
 		status = w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
 			fmt.Sprintf("%s: %s may have been accepted%s: %v", w.resetOf(), w.Status.Intent.Action, w.bootText(), err),
 			w.Status.Intent.DecidedAt.Add(w.Settings.SilentAfterReset))
+		status.BootOverride = cmp.Or(w.BootSet, status.BootOverride)
 		addAction(status)
 
 		return status, false

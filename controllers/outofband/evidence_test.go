@@ -2,6 +2,7 @@ package outofband
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,10 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stayput-dev/stayput/bmc"
 	"github.com/stayput-dev/stayput/bmc/connect"
+	"github.com/stayput-dev/stayput/controllers/powerlease"
 )
 
 // teller is a BMC that tells a log, and what the boot override is.
@@ -26,7 +30,6 @@ type teller struct {
 	boot    bmc.BootTarget
 	bootErr error
 	acts    []bmc.Action
-	uuid    string
 }
 
 func (m *teller) Log(context.Context, int) ([]bmc.LogEntry, error) { return m.log, m.logErr }
@@ -43,10 +46,6 @@ func (m *teller) Boot(context.Context) (bmc.BootState, error) {
 	return bmc.BootState{Boot: bmc.Boot{Target: m.boot}}, nil
 }
 
-func (m *teller) Identity(context.Context) (bmc.Identity, error) {
-	return bmc.Identity{UUID: m.uuid}, nil
-}
-
 func (m *teller) Power(context.Context) (bmc.Power, error)      { return bmc.PowerOn, nil }
 func (m *teller) Actions(context.Context) ([]bmc.Action, error) { return nil, nil }
 func (m *teller) Close(context.Context) error                   { return nil }
@@ -58,13 +57,11 @@ func (m *teller) Do(_ context.Context, action bmc.Action) error {
 }
 
 // console is one that keeps the console, too.
-type console struct {
-	*teller
+type console struct{ *teller }
 
-	lines []string
+func (m console) ConsoleTail(context.Context, int) ([]string, error) {
+	return []string{"a secret of the machine"}, nil
 }
-
-func (m console) ConsoleTail(context.Context, int) ([]string, error) { return m.lines, nil }
 
 // behind is a session of a machine behind a BMC.
 func behind(t *testing.T, machine bmc.Machine) *session {
@@ -98,26 +95,32 @@ func behind(t *testing.T, machine bmc.Machine) *session {
 func TestCollectEvidence(t *testing.T) {
 	t.Parallel()
 	const many = 30
-	entries, lines := make([]bmc.LogEntry, 0, many), make([]string, 0, many)
+	entries := make([]bmc.LogEntry, 0, many)
 	for i := range many {
-		message := fmt.Sprintf("entry %d ", i) + strings.Repeat("ü", 300)
-		entries = append(entries, bmc.LogEntry{At: testStart(), Severity: "Critical", Message: message})
-		lines = append(lines, fmt.Sprintf("line %d", i))
+		message := fmt.Sprintf("entry %d \x1b[2J\n", i) + strings.Repeat("ü", 300)
+		entries = append(entries, bmc.LogEntry{At: testStart(), Severity: strings.Repeat("Critical", 9), Message: message})
 	}
-	full := behind(t, console{teller: &teller{log: entries}, lines: lines}).evidence(t.Context())
+	full := behind(t, console{teller: &teller{log: entries}}).evidence(t.Context())
 	if len(full.Log) != maxLogEntries || !strings.HasPrefix(full.Log[0].Message, "entry 0 ") || full.Log[0].At.IsZero() {
 		t.Errorf("log: %+v", full.Log)
 	}
 	for _, entry := range full.Log {
-		if len(entry.Message) > maxLine || !utf8.ValidString(entry.Message) {
+		if len(entry.Message) > maxLine || !utf8.ValidString(entry.Message) || strings.ContainsAny(entry.Message, "\x1b\n") {
 			t.Errorf("an entry has %d bytes: %q", len(entry.Message), entry.Message)
 		}
+		if len(entry.Severity) > maxSeverity {
+			t.Errorf("severity %q", entry.Severity)
+		}
 	}
-	if len(full.Console) != maxConsoleLines || full.Console[maxConsoleLines-1] != "line 29" || full.Missing != "" {
-		t.Errorf("console: %q, missing %q", full.Console, full.Missing)
+	if !full.Console || full.Missing != "" {
+		t.Errorf("console %t, missing %q", full.Console, full.Missing)
+	}
+	text := fmt.Sprintf("%+v", full)
+	if strings.Contains(text, "a secret of the machine") {
+		t.Errorf("what the machine has printed is kept: %s", text)
 	}
 	none := behind(t, &teller{logErr: &bmc.Error{Kind: bmc.Unsupported, Op: "reading the log", Detail: "there is none"}}).evidence(t.Context())
-	if len(none.Log) != 0 || !strings.Contains(none.Missing, "there is none") || !strings.Contains(none.Missing, "console") {
+	if len(none.Log) != 0 || !strings.Contains(none.Missing, "there is none") || none.Console {
 		t.Errorf("%+v", none)
 	}
 	if none.CollectedAt.IsZero() {
@@ -142,50 +145,77 @@ func TestEvidenceWithoutABMC(t *testing.T) {
 	}
 }
 
-// A reset goes on without the override, and says so.
+// The power is seen, and the reset goes on, without the override: the BMC is not left alone for its error.
 func TestSetBoot(t *testing.T) {
 	t.Parallel()
-	for want, machine := range map[string]*teller{
-		"it is to boot from disk once": {boot: bmc.BootDisk},
-		"has not kept":                 {boot: bmc.BootNone},
-		"it offers PXE only":           {bootErr: &bmc.Error{Kind: bmc.Unsupported, Op: "setting", Detail: "it offers PXE only"}},
+	failed := func(kind bmc.Kind) error { return &bmc.Error{Kind: kind, Op: "setting", Detail: "it cannot"} }
+	for name, c := range map[string]struct {
+		machine *teller
+		want    string
+	}{
+		"kept":     {&teller{boot: bmc.BootDisk}, "asked to boot from disk once"},
+		"not kept": {&teller{boot: bmc.BootNone}, "has not kept"},
+		"offered":  {&teller{bootErr: failed(bmc.Unsupported)}, "it cannot"},
+		"busy":     {&teller{bootErr: failed(bmc.Busy)}, "it cannot"},
+		"away":     {&teller{bootErr: failed(bmc.Transient)}, "it cannot"},
+		"lost":     {&teller{bootErr: failed(bmc.Unknown)}, "it cannot"},
 	} {
-		if got := behind(t, machine).setBoot(t.Context()); !strings.Contains(got, want) {
-			t.Errorf("%q, want %q", got, want)
+		s := behind(t, c.machine)
+		for range 2 {
+			var seen bmc.Observation
+			var boot string
+			err := s.withLease(t, func(ctx context.Context) (err error) {
+				seen, boot, err = s.observe(ctx, true)
+
+				return err
+			})
+			if err != nil || seen.Power != bmc.PowerOn || !strings.Contains(boot, c.want) || len(boot) > maxBootText {
+				t.Errorf("%s: saw %+v, %q, %v, want %q", name, seen, boot, err, c.want)
+			}
 		}
 	}
 }
 
-// Another system of the same BMC has kept it busy: what was seen is old, and nothing is sent.
-func TestNothingIsSentAfterAnOldLook(t *testing.T) {
+// withLease calls use with the host's Lease.
+func (s *session) withLease(t *testing.T, use func(ctx context.Context) error) error {
+	t.Helper()
+	leases, err := powerlease.New(powerlease.Options{Leases: kubefake.NewClientset().CoordinationV1(), Holder: "a test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return leases.TryDo(t.Context(), client.ObjectKeyFromObject(s.host), "u1", use)
+}
+
+// Another system of the same BMC has kept it busy: what was seen is old, and nothing is sent. Nor is anything without the
+// host's Lease, or more in a minute than may be; what goes on with a reset is.
+func TestWhenNothingIsSent(t *testing.T) {
 	t.Parallel()
 	machine := &teller{}
 	s := behind(t, machine)
-	if _, err := s.observe(t.Context()); err != nil {
+	clock := clocktesting.NewFakePassiveClock(testStart())
+	s.clock, s.pace = clock, newPace(1)
+	if _, _, err := s.observe(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	clock := clocktesting.NewFakePassiveClock(testStart().Add(lookLife + time.Second))
-	s.clock = clock
-	if err := s.send(t.Context(), bmc.ActionForceRestart); bmc.KindOf(err) != bmc.Busy || len(machine.acts) > 0 {
-		t.Errorf("%v, sent %v", err, machine.acts)
+	send := func(ctx context.Context, begins bool, want error) {
+		t.Helper()
+		if err := s.send(ctx, bmc.ActionForceRestart, begins); bmc.KindOf(err) != bmc.Busy || len(machine.acts) > 0 ||
+			want != nil && !errors.Is(err, want) {
+			t.Errorf("%v, sent %v", err, machine.acts)
+		}
 	}
-	clock.SetTime(testStart().Add(lookLife))
-	if err := s.send(t.Context(), bmc.ActionForceRestart); err == nil || len(machine.acts) > 0 {
-		t.Errorf("sent %v without the host's Lease: %v", machine.acts, err)
-	}
-}
+	send(t.Context(), true, nil)
+	err := s.withLease(t, func(ctx context.Context) error {
+		clock.SetTime(testStart().Add(lookLife + time.Second))
+		send(ctx, true, errOldLook)
+		clock.SetTime(testStart().Add(lookLife))
+		s.pace.spend(clock.Now())
+		send(ctx, true, errPace)
 
-// A session outlives the machine that was behind it: nothing is seen of the one that took its place.
-func TestAnotherMachineBehindTheSession(t *testing.T) {
-	t.Parallel()
-	machine := &teller{uuid: "27946b59-9e44-4fa7-8e91-f3527a1ef000"}
-	s := behind(t, machine)
-	s.nodeUUID = machine.uuid
-	if _, err := s.observe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	machine.uuid = "27946b59-9e44-4fa7-8e91-f3527a1ef001"
-	if _, err := s.observe(t.Context()); bmc.KindOf(err) != bmc.Mismatch {
-		t.Errorf("got %v", err)
+		return s.send(ctx, bmc.ActionOn, false)
+	})
+	if err != nil || len(machine.acts) != 1 {
+		t.Errorf("sent %v, %v", machine.acts, err)
 	}
 }

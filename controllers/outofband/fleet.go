@@ -3,6 +3,7 @@ package outofband
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/controllers/powerlease"
 )
 
 // alone implements effects.
@@ -25,32 +27,32 @@ func (s *session) alone(ctx context.Context, act func(ctx context.Context) error
 
 		return act(ctx)
 	})
-	if err == nil || begun || ctx.Err() != nil {
+	if err == nil || begun {
 		return Problem{}, err
 	}
-	text := err.Error()
+	if held, ok := errors.AsType[*powerlease.HeldError](err); ok {
+		return Problem{Reason: v1alpha1.OutOfBandPowerInUse, Text: held.Error()}, nil
+	}
 	if apierrors.IsForbidden(err) {
-		text += "; give the controller the rights of config/rbac"
+		return Problem{
+			Reason: v1alpha1.OutOfBandPowerInUse, Text: err.Error() + "; give the controller the rights of config/rbac",
+		}, nil
 	}
 
-	return Problem{Reason: v1alpha1.OutOfBandHostBusy, Text: text}, nil
+	return Problem{}, err
 }
 
-// permit implements effects. What goes on with a reset is never held up, since the machine may be off; it counts.
-func (s *session) permit(ctx context.Context, w World, begins bool) (Problem, error) {
-	if !begins {
-		s.pace.spend(s.clock.Now())
-
-		return Problem{}, nil
-	}
+// permit implements effects.
+func (s *session) permit(ctx context.Context, w World) (Problem, error) {
 	peers, err := s.peers(ctx)
 	if err != nil {
 		return Problem{}, err
 	}
-	if text := brake(peers, s.request.Node, w.LastSign, w.Settings.MaxSilent); text != "" {
+	// Without any sign of the machine it is not known who fell silent with it.
+	if text := brake(peers, s.request.Node, w.LastSign, w.Settings.MaxSilent); text != "" && !w.LastSign.IsZero() {
 		return Problem{Reason: v1alpha1.OutOfBandPoolSilent, Text: text}, nil
 	}
-	if wait := s.pace.take(s.clock.Now()); wait > 0 {
+	if wait := s.pace.wait(s.clock.Now()); wait > 0 {
 		return Problem{Reason: v1alpha1.OutOfBandPowerLimited, Text: fmt.Sprintf(
 			"the controller sends no more power actions in this minute (--max-power-actions-per-minute); the next reset may begin in %s",
 			wait.Round(time.Second))}, nil
@@ -77,7 +79,7 @@ func (s *session) peers(ctx context.Context) ([]peer, error) {
 		case err != nil:
 			return nil, fmt.Errorf("reading Node %s: %w", update.Name, err)
 		default:
-			peers = append(peers, peer{Node: update.Name, LostAt: lostAt(&node), Rebooting: watched(update.Status.Phase)})
+			peers = append(peers, peer{Node: update.Name, LostAt: lostAt(&node), Excused: watched(update.Status.Phase) || node.Spec.Unschedulable})
 		}
 	}
 

@@ -152,6 +152,7 @@ func TestPermit(t *testing.T) {
 		"the network": {
 			of(member("n1", "gpu", idle, unknown), member("n2", "gpu", idle, unknown)), v1alpha1.OutOfBandPoolSilent,
 		},
+		"somebody has cordoned them": {of(cordoned(member("n1", "gpu", idle, unknown)), cordoned(member("n2", "gpu", idle, unknown))), ""},
 		"they are rebooting, too": {
 			of(member("n1", "gpu", v1alpha1.PhaseRebooting, unknown), member("n2", "gpu", v1alpha1.PhaseProving, unknown)), "",
 		},
@@ -161,21 +162,38 @@ func TestPermit(t *testing.T) {
 	} {
 		s := fleet(t, c.objects...)
 		w := World{LastSign: testStart(), Settings: Settings{MaxSilent: intstr.FromString("20%")}}
-		stop, err := s.permit(t.Context(), w, true)
+		stop, err := s.permit(t.Context(), w)
 		if err != nil || stop.Reason != c.want {
 			t.Errorf("%s: %+v, %v, want %q", name, stop, err, c.want)
 		}
-		// What goes on with a reset is always permitted.
-		if stop, err := s.permit(t.Context(), w, false); err != nil || stop != (Problem{}) {
-			t.Errorf("%s: %+v, %v", name, stop, err)
+		// Only what is sent counts: asking costs nothing.
+		for range 3 {
+			again, err := s.permit(t.Context(), w)
+			if err != nil || again != stop {
+				t.Errorf("%s: asked again: %+v, %v", name, again, err)
+			}
 		}
-		// It counts: no reset begins in the same minute.
-		if stop, err := s.permit(t.Context(), w, true); err != nil || stop.Reason == "" {
-			t.Errorf("%s: a second action in a minute that has room for one: %+v, %v", name, stop, err)
-		} else if c.want == "" && (stop.Reason != v1alpha1.OutOfBandPowerLimited || !strings.Contains(stop.Text, time.Minute.String())) {
-			t.Errorf("%s: %+v", name, stop)
+		s.pace.spend(testStart())
+		again, err := s.permit(t.Context(), w)
+		if err != nil || c.want == "" && again.Reason != v1alpha1.OutOfBandPowerLimited {
+			t.Errorf("%s: in a minute that has no room: %+v, %v", name, again, err)
 		}
 	}
+	// It is not known who fell silent with a machine that never gave a sign.
+	s := fleet(t, of(member("n1", "gpu", idle, unknown), member("n2", "gpu", idle, unknown))...)
+	if stop, err := s.permit(t.Context(), World{Settings: Settings{MaxSilent: intstr.FromString("20%")}}); err != nil || stop != (Problem{}) {
+		t.Errorf("%+v, %v", stop, err)
+	}
+}
+
+func cordoned(objects []client.Object) []client.Object {
+	for _, object := range objects {
+		if node, ok := object.(*corev1.Node); ok {
+			node.Spec.Unschedulable = true
+		}
+	}
+
+	return objects
 }
 
 // An installation of before the Lease lacks the right to it: that is said where people look.
@@ -194,7 +212,7 @@ func TestAloneWithoutTheRight(t *testing.T) {
 	s := &session{Reconciler: &Reconciler{leases: leases}, host: host}
 	called := false
 	stop, err := s.alone(t.Context(), func(context.Context) error { called = true; return nil })
-	if err != nil || called || stop.Reason != v1alpha1.OutOfBandHostBusy || !strings.Contains(stop.Text, "config/rbac") {
+	if err != nil || called || stop.Reason != v1alpha1.OutOfBandPowerInUse || !strings.Contains(stop.Text, "config/rbac") {
 		t.Errorf("%+v, %v, called %t", stop, err, called)
 	}
 }

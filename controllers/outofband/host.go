@@ -2,6 +2,8 @@ package outofband
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
@@ -134,7 +136,8 @@ func operationBusy(host *metal3.BareMetalHost) string {
 
 // rebootedByAnother is the annotation with which somebody else asked Metal3 for a reboot, "" for none.
 func rebootedByAnother(host *metal3.BareMetalHost) string {
-	for annotation := range host.Annotations {
+	// In order: a text that changes is one more event.
+	for _, annotation := range slices.Sorted(maps.Keys(host.Annotations)) {
 		reboot := annotation == metal3.RebootAnnotationPrefix ||
 			strings.HasPrefix(annotation, metal3.RebootAnnotationPrefix+"/")
 		if reboot && annotation != ownRebootAnnotation {

@@ -43,8 +43,8 @@ type session struct {
 	kubeletPort int32
 	// keyed is the power through Metal3, with the host as it was read last.
 	keyed *metal3Machine
-	// seenAt is when the power was read last.
-	seenAt time.Time
+	// lookedAt is when the last look at the power ended.
+	lookedAt time.Time
 	// reached tells that the way to the power was open in this pass.
 	reached bool
 	// bmcErr is the error on the way to the BMC in this pass.

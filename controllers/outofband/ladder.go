@@ -60,8 +60,7 @@ func boots(action bmc.Action) bool {
 
 // asksOS tells whether it matters for what is decided next whether the operating system answers.
 func (w World) asksOS() bool {
-	return w.Recorded == "" && w.Status != nil && w.Status.Resets == 0 && w.Settings.MaxResets > 0 && w.lastAction() == nil &&
-		!w.waitsForHuman()
+	return w.Recorded == "" && w.Seen != nil && w.Seen.Power == bmc.PowerOn && w.Status.Resets == 0
 }
 
 // unfinished tells whether our last action was to switch the machine on, is not known to have been sent, and was not:
@@ -70,29 +69,67 @@ func (w World) unfinished(last bmc.Sent) bool {
 	return last.Action == bmc.ActionOn && w.Status.Intent.SentAt == nil && w.Seen.Power == bmc.PowerOff
 }
 
+// switchedOff tells whether the machine is off since we have switched it off, as far as is known, and how often it was
+// told to go on since.
+func (w World) switchedOff() (ours bool, ons int) {
+	status := w.Status.DeepCopy()
+	w.putPower(status)
+	if intent := status.Intent; intent != nil {
+		since := intent.DecidedAt.Add(intentLife)
+		if intent.SentAt != nil {
+			since = intent.SentAt.Time
+		}
+		if status.Power == v1alpha1.PowerOn && status.PowerReadAt != nil && status.PowerReadAt.After(since) {
+			return false, 0
+		}
+		addUnknown(status)
+	}
+	for _, event := range slices.Backward(status.History) {
+		switch action := bmc.Action(event.Action); {
+		case event.Power == v1alpha1.PowerOn:
+			return false, 0
+		case action == bmc.ActionForceOff, action == bmc.ActionShutdown:
+			return true, ons
+		case action == bmc.ActionOn:
+			ons++
+		}
+	}
+
+	return false, 0
+}
+
+// maxOns is how often a machine that we have switched off is told to go on before that is left to a person.
+const maxOns = 3
+
+// owesOn is the step that switches a machine on that we have switched off, when no reset is left for it.
+func (w World) owesOn() (bmc.Step, bool) {
+	ours, ons := w.switchedOff()
+	step := bmc.IntentOn.First(*w.Seen)
+
+	return step, ours && ons < maxOns && step.Verb == bmc.Send
+}
+
+// silentText begins what is said of a machine that is silent.
+func (w World) silentText() string {
+	if ours, _ := w.switchedOff(); ours {
+		return "the machine was switched off by a reset and has not been seen on since"
+	}
+
+	return "the machine is silent"
+}
+
 // maxHistory bounds status.outOfBand.history.
 const maxHistory = 16
 
-// addToHistory adds to the history of a status. A power that is as it was last seen is nothing new.
+// addToHistory adds to the history of a status. A power that is as it was is nothing new, but for after an action.
 func addToHistory(status *v1alpha1.OutOfBandStatus, event v1alpha1.PowerEvent) {
-	if event.Action == "" && event.Power == lastPower(status.History) {
+	if last := len(status.History) - 1; event.Power != "" && last >= 0 && status.History[last].Power == event.Power {
 		return
 	}
 	status.History = append(status.History, event)
 	if more := len(status.History) - maxHistory; more > 0 {
 		status.History = status.History[more:]
 	}
-}
-
-// lastPower is the power that was seen last; "" for none.
-func lastPower(history []v1alpha1.PowerEvent) v1alpha1.PowerState {
-	for _, event := range slices.Backward(history) {
-		if event.Power != "" {
-			return event.Power
-		}
-	}
-
-	return ""
 }
 
 // addAction adds the action of a status's intent to its history.

@@ -129,14 +129,18 @@ func TestAnotherHasThePower(t *testing.T) {
 	t.Parallel()
 	s := newSimulation()
 	s.leased = true
-	busy := false
+	s.runFor(t, testSilentAfter+time.Minute)
+	writes := s.stored
 	for end := s.clock.Now().Add(2 * time.Hour); s.clock.Now().Before(end); {
 		s.runFor(t, 20*time.Second)
-		busy = busy || s.status.Reason == v1alpha1.OutOfBandHostBusy
+		if s.status.Reason != v1alpha1.OutOfBandPowerInUse || s.status.Phase != v1alpha1.OutOfBandSilent || s.status.Intent != nil {
+			t.Fatalf("a machine that is silent, and whose power another has: %+v", s.status)
+		}
 	}
-	if s.actions() != "" || !busy || s.status.Intent != nil {
-		t.Errorf("sent %q, said that it is busy: %t, %+v", s.actions(), busy, s.status)
+	if s.actions() != "" || s.stored-writes > 30 {
+		t.Errorf("sent %q, %d writes in two hours", s.actions(), s.stored-writes)
 	}
+	// The other may have rebooted it at the last moment: it has the time of a reset.
 	s.leased = false
 	s.runFor(t, testSilentAfterReset+time.Minute)
 	if s.actions() != "ForceRestart" {
@@ -144,18 +148,119 @@ func TestAnotherHasThePower(t *testing.T) {
 	}
 }
 
-// Whoever was busy with the host may have rebooted the machine at the last moment: it has the time of a reset.
+// Whoever was busy with the host may have rebooted the machine at the last moment: it has the time of a reset, before the
+// first one and between two.
 func TestAHostThatIsFreeAgainIsWaitedFor(t *testing.T) {
 	t.Parallel()
+	for before, after := range map[string]string{"": "ForceRestart", "ForceRestart": twoResets} {
+		s := newSimulation()
+		if before != "" {
+			s.runFor(t, testSilentAfter+time.Minute)
+		}
+		s.world.Host.Busy = "it is rebooted by another"
+		s.runFor(t, time.Hour)
+		s.world.Host.Busy = ""
+		s.runFor(t, testSilentAfterReset)
+		if s.actions() != before || s.status.Phase != v1alpha1.OutOfBandSilent {
+			t.Errorf("sent %q, %+v", s.actions(), s.status)
+		}
+		s.runFor(t, 2*time.Minute)
+		if s.actions() != after {
+			t.Errorf("sent %q, want %q; %+v", s.actions(), after, s.status)
+		}
+	}
+}
+
+// A host becomes busy in the middle of a reset: what is said is that the machine is off by us, and it is switched on when
+// the host is free.
+func TestAHostThatIsBusyInTheMiddleOfAReset(t *testing.T) {
+	t.Parallel()
 	s := newSimulation()
-	s.world.Host.Busy = "it is rebooted by another"
+	s.offered = s.offered[:2]
+	s.after = func(_ int, name string) {
+		if name == "send" {
+			s.world.Host.Busy = "it is paused"
+		}
+	}
 	s.runFor(t, time.Hour)
-	s.world.Host.Busy = ""
-	s.runFor(t, testSilentAfterReset)
-	if s.actions() != "" || s.status.Phase != v1alpha1.OutOfBandWatching {
+	if s.actions() != "ForceOff" || !strings.Contains(s.status.Message, "switched off by a reset") {
+		t.Fatalf("sent %q, %+v", s.actions(), s.status)
+	}
+	s.after, s.world.Host.Busy = nil, ""
+	s.runFor(t, time.Minute)
+	if s.actions() != "ForceOff On" {
 		t.Errorf("sent %q, %+v", s.actions(), s.status)
 	}
-	s.runFor(t, 2*time.Minute)
+}
+
+// The BMC accepts On, and nothing happens; and a machine that was asked to shut down says something on its way. Neither
+// may stay off for the lack of resets; but not for ever is On sent.
+func TestAMachineThatStaysOffAfterOurReset(t *testing.T) {
+	t.Parallel()
+	for ignores, ons := range map[int]int{1: 2, 2: 3, 9: maxOns} {
+		want := "ForceOff" + strings.Repeat(" On", ons)
+		s := newSimulation()
+		s.world.Settings.MaxResets = 1
+		s.offered, s.ignores = s.offered[:2], ignores
+		s.runFor(t, 4*time.Hour)
+		if s.actions() != want || s.status.Resets != 1 || s.status.Phase != v1alpha1.OutOfBandNeedsHuman {
+			t.Errorf("On is ignored %d times: sent %q, want %q; %+v", ignores, s.actions(), want, s.status)
+		}
+		if off := strings.Contains(s.status.Message, "switched off by a reset"); off != (s.power == bmc.PowerOff) {
+			t.Errorf("On is ignored %d times: its power is %s, and it says %q", ignores, s.power, s.status.Message)
+		}
+	}
+	s := newSimulation()
+	s.world.Settings.MaxResets = 1
+	s.softly(bmc.ActionShutdown)
+	s.runFor(t, testSilentAfter+2*time.Second)
+	s.pendAt = s.clock.Now().Add(2 * time.Minute)
+	s.lives(life{kubelet: true})
+	s.runFor(t, time.Minute)
+	s.lives(life{})
+	s.runFor(t, 3*time.Hour)
+	if s.actions() != "GracefulShutdown On" || s.power != bmc.PowerOn {
+		t.Errorf("sent %q, its power is %s, %+v", s.actions(), s.power, s.status)
+	}
+}
+
+// The override is tried once, whatever comes of it and of the look after it.
+func TestTheBootOverrideIsTriedOnce(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.world.Settings.MaxResets = 2
+	s.before = func(_ int, name string) {
+		// The BMC is busy whenever an intent is to be confirmed, but not for ever.
+		confirms := s.status != nil && s.status.Intent != nil && s.status.Intent.SentAt == nil
+		if name == "observe" && confirms && s.clock.Now().Before(testStart().Add(time.Hour)) {
+			s.observeErr = &bmc.Error{Kind: bmc.Busy, Op: "testing", Detail: "it is busy"}
+		}
+	}
+	s.runFor(t, 3*time.Hour)
+	if s.actions() != twoResets || s.bootSets != 1 || s.status.BootOverride == "" {
+		t.Errorf("sent %q, the override was tried %d times, %+v", s.actions(), s.bootSets, s.status)
+	}
+}
+
+// A pool that is silent for long asks a person, who finds the evidence; and resets go on when it is back.
+func TestABrakeAsksAPersonInTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.stop = Problem{Reason: v1alpha1.OutOfBandPoolSilent, Text: "others are silent"}
+	s.runFor(t, testSilentAfter+brakeLimit-time.Minute)
+	if s.status.Phase != v1alpha1.OutOfBandSilent || s.collected != 0 {
+		t.Errorf("%+v", s.status)
+	}
+	writes := s.stored
+	s.runFor(t, 10*time.Minute)
+	if s.status.Phase != v1alpha1.OutOfBandNeedsHuman || s.status.Reason != v1alpha1.OutOfBandPoolSilent || s.collected != 1 {
+		t.Errorf("collected %d times, %+v", s.collected, s.status)
+	}
+	if s.stored-writes > 21 {
+		t.Errorf("%d writes in ten minutes", s.stored-writes)
+	}
+	s.stop = Problem{}
+	s.runFor(t, pollIdle+time.Minute)
 	if s.actions() != "ForceRestart" {
 		t.Errorf("sent %q, %+v", s.actions(), s.status)
 	}
@@ -170,7 +275,7 @@ func TestEvidence(t *testing.T) {
 		t.Errorf("collected %d times: %+v", s.collected, s.status.Evidence)
 	}
 	const cycle = " ForceOff =Off On =On"
-	if got := story(s.status); got != "=On ForceRestart"+strings.Repeat(cycle, 2) {
+	if got := story(s.status); got != "=On ForceRestart =On"+strings.Repeat(cycle, 2) {
 		t.Errorf("the history is %q", got)
 	}
 	// Another reset is allowed: what was collected before it is old.

@@ -21,7 +21,6 @@ type machine interface {
 	Power(ctx context.Context) (bmc.Power, error)
 	Actions(ctx context.Context) ([]bmc.Action, error)
 	Do(ctx context.Context, action bmc.Action) error
-	Close(ctx context.Context) error
 }
 
 var (
@@ -123,9 +122,6 @@ func (m *metal3Machine) write(ctx context.Context, action bmc.Action, value any,
 
 	return keyError("sending "+string(action)+" through Metal3", m.host, err)
 }
-
-// Close implements machine; there is nothing to close.
-func (m *metal3Machine) Close(context.Context) error { return nil }
 
 // patchKey writes our key, or with a nil value takes it off, and touches nothing else. With a resource version the host
 // must still be of it.

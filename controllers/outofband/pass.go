@@ -21,24 +21,21 @@ type effects interface {
 	store(ctx context.Context, status *v1alpha1.OutOfBandStatus) error
 	// restore writes the status whatever else has changed, as long as the stored intent is still the one named.
 	restore(ctx context.Context, intent string, status *v1alpha1.OutOfBandStatus) error
-	// observe reads the power.
-	observe(ctx context.Context) (bmc.Observation, error)
+	// observe reads the power. fromDisk asks the firmware for the disk at the next boot first, and boot says what came of it.
+	observe(ctx context.Context, fromDisk bool) (seen bmc.Observation, boot string, err error)
 	// answers tells whether the machine's operating system answers on the network.
 	answers(ctx context.Context) bool
-	// permit tells what forbids an action now, though nothing of this machine does; with no reason: nothing. begins
-	// tells that the action begins a reset.
-	permit(ctx context.Context, w World, begins bool) (Problem, error)
+	// permit tells what forbids that a reset begins now, though nothing of this machine does; with no reason: nothing.
+	permit(ctx context.Context, w World) (Problem, error)
 	// alone calls act while no other has the host's power. It gives why it was not called; with no reason: it was.
 	alone(ctx context.Context, act func(ctx context.Context) error) (Problem, error)
-	// setBoot asks the firmware for the disk at the next boot, and says what came of it.
-	setBoot(ctx context.Context) string
-	// send sends an action.
-	send(ctx context.Context, action bmc.Action) error
+	// send sends an action. begins tells that it begins a reset.
+	send(ctx context.Context, action bmc.Action, begins bool) error
 	// evidence collects what the BMC tells of the machine.
 	evidence(ctx context.Context) *v1alpha1.PowerEvidence
 }
 
-// maxSteps bounds a pass; the longest is: observe, record, set the boot override, observe, send.
+// maxSteps bounds a pass; the longest is: observe, record, observe, send.
 const maxSteps = 8
 
 // writeTimeout bounds the write after an action. It is made even when the pass is being cancelled.
@@ -64,7 +61,7 @@ func carryOut(ctx context.Context, do effects, w World, clk clock.PassiveClock) 
 		case Rest:
 			return 0, nil
 		case Wait:
-			return decision.After, conclude(ctx, do, w.Status, decision.Status)
+			return decision.After, conclude(ctx, do, w, decision.Status)
 		case Observe:
 			w = observe(ctx, do, w)
 		case Record:
@@ -73,10 +70,8 @@ func carryOut(ctx context.Context, do effects, w World, clk clock.PassiveClock) 
 				return after, err
 			}
 			w.Problem = &stop
-		case SetBoot:
-			w.BootSet = do.setBoot(ctx)
 		case Withdraw:
-			return decision.After, do.restore(ctx, w.Recorded, decision.Status)
+			return decision.After, restore(ctx, do, w, decision.Status)
 		case Send:
 			return send(ctx, do, w, decision.Action, clk)
 		default:
@@ -92,8 +87,14 @@ func carryOut(ctx context.Context, do effects, w World, clk clock.PassiveClock) 
 func act(
 	ctx context.Context, do effects, w World, decision Decision, clk clock.PassiveClock,
 ) (after time.Duration, stop Problem, err error) {
-	if stop, err = do.permit(ctx, w, decision.Begins); stop.Reason != "" || err != nil {
-		return 0, stop, err
+	if decision.Begins {
+		if stop, err = do.permit(ctx, w); stop.Reason != "" || err != nil {
+			return 0, stop, err
+		}
+		if w.asksOS() && do.answers(ctx) {
+			w.Answers = true
+			decision = Decide(w, clk.Now())
+		}
 	}
 	stop, err = do.alone(ctx, func(ctx context.Context) error {
 		recorded, err := record(ctx, do, w, decision)
@@ -110,11 +111,12 @@ func act(
 
 // conclude stores what a pass ends with, and then, where a person is asked by it, what the BMC tells: that may take its
 // time.
-func conclude(ctx context.Context, do effects, before, after *v1alpha1.OutOfBandStatus) error {
-	if err := storeIfNew(ctx, do, before, after); err != nil {
+func conclude(ctx context.Context, do effects, w World, after *v1alpha1.OutOfBandStatus) error {
+	if err := storeIfNew(ctx, do, w.Status, after); err != nil {
 		return err
 	}
-	if !wantsEvidence(after) {
+	// A BMC whose power could not be read tells nothing else; when it can be, it is asked.
+	if w.Seen == nil || !wantsEvidence(after) {
 		return nil
 	}
 	after = after.DeepCopy()
@@ -134,7 +136,9 @@ func storeIfNew(ctx context.Context, do effects, before, after *v1alpha1.OutOfBa
 
 // observe adds the power, or why it cannot be read.
 func observe(ctx context.Context, do effects, w World) World {
-	seen, err := do.observe(ctx)
+	fromDisk := w.Recorded != "" && w.Status.Intent != nil && w.Status.Intent.BootFrom != ""
+	seen, boot, err := do.observe(ctx, fromDisk)
+	w.BootSet = boot
 	if err != nil {
 		w.Problem = problemOf(err)
 
@@ -142,7 +146,6 @@ func observe(ctx context.Context, do effects, w World) World {
 	}
 	seen.KeepPowered = w.Host.KeepPowered
 	w.Seen = &seen
-	w.Answers = seen.Power == bmc.PowerOn && w.asksOS() && do.answers(ctx)
 
 	return w
 }
@@ -165,14 +168,12 @@ func record(ctx context.Context, do effects, w World, decision Decision) (World,
 // send sends the action and stores what came of it. When that cannot be stored, the intent stays without a time of
 // sending, which the next pass takes for sent.
 func send(ctx context.Context, do effects, w World, action bmc.Action, clk clock.PassiveClock) (time.Duration, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("sending %s: %w", action, err)
+	sendErr := ctx.Err()
+	if sendErr == nil {
+		sendErr = do.send(ctx, action, w.Status.Resets > w.Before.Resets)
 	}
-	sendErr := do.send(ctx, action)
 	status, withdrawn := AfterSend(w, sendErr, clk.Now())
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	if err := do.restore(ctx, w.Recorded, status); err != nil {
+	if err := restore(ctx, do, w, status); err != nil {
 		return 0, err
 	}
 	if withdrawn {
@@ -180,4 +181,13 @@ func send(ctx context.Context, do effects, w World, action bmc.Action, clk clock
 	}
 
 	return pollPower, nil
+}
+
+// restore stores what came of the stored intent, also when the pass is being cancelled: an intent that was certainly not
+// sent must not be taken for sent.
+func restore(ctx context.Context, do effects, w World, status *v1alpha1.OutOfBandStatus) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+
+	return do.restore(ctx, w.Recorded, status)
 }

@@ -20,16 +20,15 @@ import (
 )
 
 // observe implements effects.
-func (s *session) observe(ctx context.Context) (bmc.Observation, error) {
+func (s *session) observe(ctx context.Context, fromDisk bool) (seen bmc.Observation, boot string, err error) {
 	if _, err := s.backoffs.active(s.request, s.clock.Now()); err != nil {
 		s.bmcErr = err
 
-		return bmc.Observation{}, err
+		return bmc.Observation{}, "", err
 	}
-	var seen bmc.Observation
-	err := s.use(ctx, func(ctx context.Context, m machine) error {
-		if err := s.checkIdentity(ctx, m); err != nil {
-			return err
+	err = s.use(ctx, func(ctx context.Context, m machine) error {
+		if behind, ok := m.(bmc.Machine); ok && fromDisk {
+			boot = s.setBoot(ctx, behind)
 		}
 		offered, err := m.Actions(ctx)
 		if err != nil {
@@ -47,26 +46,11 @@ func (s *session) observe(ctx context.Context) (bmc.Observation, error) {
 	if err != nil {
 		s.bmcFailed(err)
 
-		return bmc.Observation{}, err
+		return bmc.Observation{}, boot, err
 	}
-	s.seenAt = seen.At
+	s.lookedAt = s.clock.Now()
 
-	return seen, nil
-}
-
-// checkIdentity looks which machine answers: a session may be older than the machine behind it. Metal3 knows the machine
-// by its host.
-func (s *session) checkIdentity(ctx context.Context, m machine) error {
-	behind, ok := m.(bmc.Machine)
-	if !ok {
-		return nil
-	}
-	identity, err := behind.Identity(ctx)
-	if err != nil {
-		return err
-	}
-
-	return bmc.CheckIdentity(identity, bmc.Identity{UUID: s.nodeUUID})
+	return seen, boot, nil
 }
 
 // use calls do with the way to the power.
@@ -134,26 +118,24 @@ func (s *session) secret(ctx context.Context) (*corev1.Secret, error) {
 	}
 }
 
-// lookLife is how long after the power was read an action may be sent. Another system of the same BMC may have kept it
-// busy in between, and a machine may have come back.
+// lookLife is how long a look at the power may have ended before an action is sent. Another system of the same BMC may
+// have kept it busy in between, and a machine may have come back.
 const lookLife = 30 * time.Second
 
 // send implements effects.
-func (s *session) send(ctx context.Context, action bmc.Action) error {
+func (s *session) send(ctx context.Context, action bmc.Action, begins bool) error {
+	var refusal error
 	err := s.use(ctx, func(ctx context.Context, m machine) error {
-		if age := s.clock.Now().Sub(s.seenAt); age > lookLife {
-			return &bmc.Error{
-				Kind: bmc.Busy, Op: "sending " + string(action),
-				Detail: fmt.Sprintf("the BMC was busy for %s after the power was read; nothing was sent", age.Round(time.Second)),
-			}
-		}
-
-		if err := powerlease.Check(ctx); err != nil {
-			return &bmc.Error{Kind: bmc.Busy, Op: "sending " + string(action), Err: err, Detail: err.Error() + "; nothing was sent"}
+		if refusal = s.maySend(ctx, begins); refusal != nil {
+			return refusal
 		}
 
 		return m.Do(ctx, action)
 	})
+	if refusal != nil {
+		// Ours, not the BMC's.
+		return &bmc.Error{Kind: bmc.Busy, Op: "sending " + string(action), Err: err, Detail: err.Error() + "; nothing was sent"}
+	}
 	if err == nil || bmc.KindOf(err) == bmc.Unknown {
 		s.metrics.actions.WithLabelValues(string(action)).Inc()
 	}
@@ -164,34 +146,68 @@ func (s *session) send(ctx context.Context, action bmc.Action) error {
 	return err
 }
 
-// setBoot implements effects. What fails here must not keep the machine from being reset, and is said.
-func (s *session) setBoot(ctx context.Context) string {
-	err := s.useBMC(ctx, func(ctx context.Context, m bmc.Machine) error {
-		if err := m.SetBoot(ctx, bmc.Boot{Target: bmc.BootDisk}); err != nil {
-			return err
-		}
-		state, err := m.Boot(ctx)
-		if err == nil && state.Target != bmc.BootDisk {
-			err = fmt.Errorf("%w: it says %s", errNotKept, state.Target)
-		}
+var (
+	errOldLook = errors.New("the BMC was busy since the power was read")
+	errPace    = errors.New("the controller sends no more power actions in this minute")
+)
 
+// maySend is asked when nothing but the BMC is between us and the action. What goes on with a reset counts, and is never
+// held up, since the machine may be off.
+func (s *session) maySend(ctx context.Context, begins bool) error {
+	now := s.clock.Now()
+	if now.Sub(s.lookedAt) > lookLife {
+		return errOldLook
+	}
+	if err := powerlease.Check(ctx); err != nil {
 		return err
-	})
-	if err != nil {
-		return fmt.Sprintf("not asked to boot from disk: %v", err)
+	}
+	if !begins {
+		s.pace.spend(now)
+	} else if s.pace.take(now) > 0 {
+		return errPace
 	}
 
-	return "it is to boot from disk once"
+	return nil
+}
+
+// bootTimeout bounds asking the firmware for the disk.
+const bootTimeout = 20 * time.Second
+
+// setBoot says what came of it. What fails here must not keep the machine from being reset.
+func (s *session) setBoot(ctx context.Context, m bmc.Machine) string {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	boot := bmc.Boot{Target: bmc.BootDisk}
+	if s.host.Spec.BootMode == metal3.Legacy {
+		boot.Mode = bmc.ModeLegacy
+	}
+	err := powerlease.Check(ctx)
+	if err == nil {
+		err = m.SetBoot(ctx, boot)
+	}
+	if err == nil {
+		var state bmc.BootState
+		if state, err = m.Boot(ctx); err == nil && state.Target != bmc.BootDisk {
+			err = fmt.Errorf("%w: it says %s", errNotKept, state.Target)
+		}
+	}
+	if err != nil {
+		return v1alpha1.Cut(fmt.Sprintf("not asked to boot from disk: %v", err), maxBootText)
+	}
+
+	return "asked to boot from disk once"
 }
 
 var errNotKept = errors.New("the BMC has not kept the boot override")
+
+const maxBootText = 512
 
 // Bounds of what is collected for a person.
 const (
 	evidenceTimeout = 2 * time.Minute
 	maxLogEntries   = 10
-	maxConsoleLines = 20
 	maxLine         = 256
+	maxSeverity     = 32
 )
 
 // evidence implements effects.
@@ -212,7 +228,7 @@ func (s *session) evidence(ctx context.Context) *v1alpha1.PowerEvidence {
 			return nil
 		})
 		if err != nil {
-			missing = append(missing, "log and console: "+err.Error())
+			missing = append(missing, "log: "+err.Error())
 		}
 	}
 	evidence.Missing = v1alpha1.Cut(strings.Join(missing, "; "), maxMissing)
@@ -229,22 +245,18 @@ func collect(ctx context.Context, m bmc.Machine, evidence *v1alpha1.PowerEvidenc
 		missing = append(missing, "log: "+err.Error())
 	}
 	for _, entry := range entries[:min(len(entries), maxLogEntries)] {
-		line := v1alpha1.BMCLogEntry{Severity: entry.Severity, Message: v1alpha1.Cut(entry.Message, maxLine)}
+		line := v1alpha1.BMCLogEntry{
+			Severity: v1alpha1.Cut(entry.Severity, maxSeverity),
+			Message:  v1alpha1.Cut(strings.Join(bmc.ConsoleLines(entry.Message), " "), maxLine),
+		}
 		if !entry.At.IsZero() {
 			line.At = new(metav1.NewTime(entry.At))
 		}
 		evidence.Log = append(evidence.Log, line)
 	}
-	console, ok := m.(bmc.Console)
-	if !ok {
-		return append(missing, "console: this protocol keeps none")
-	}
-	lines, err := console.ConsoleTail(ctx, maxConsoleLines)
-	if err != nil {
-		missing = append(missing, "console: "+err.Error())
-	}
-	for _, line := range lines[max(0, len(lines)-maxConsoleLines):] {
-		evidence.Console = append(evidence.Console, v1alpha1.Cut(line, maxLine))
+	if console, ok := m.(bmc.Console); ok {
+		_, err := console.ConsoleTail(ctx, 1)
+		evidence.Console = err == nil
 	}
 
 	return missing

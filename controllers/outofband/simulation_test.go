@@ -109,7 +109,11 @@ type simulation struct {
 	stop Problem
 	// osAnswers is what the machine's operating system does.
 	osAnswers bool
-	bootSet   bool
+	// bootSet tells that the boot override was set since the last action, and bootSets how often it was.
+	bootSet  bool
+	bootSets int
+	// ignores is how many times On is accepted and not carried out.
+	ignores   int
 	collected int
 	// observeErr and sendErr are given once.
 	observeErr, sendErr error
@@ -442,13 +446,13 @@ func (p *process) restore(_ context.Context, intent string, status *v1alpha1.Out
 	return err
 }
 
-func (p *process) observe(context.Context) (bmc.Observation, error) {
-	var (
-		seen bmc.Observation
-		err  error
-	)
+func (p *process) observe(_ context.Context, fromDisk bool) (seen bmc.Observation, boot string, err error) {
 	p.around("observe", func() {
 		p.settle()
+		if fromDisk {
+			p.bootSets++
+			p.bootSet, boot = true, "asked"
+		}
 		err, p.observeErr = p.observeErr, nil
 		// A read takes time.
 		p.advance(50 * time.Millisecond)
@@ -456,10 +460,10 @@ func (p *process) observe(context.Context) (bmc.Observation, error) {
 		seen = bmc.Observation{Power: p.seenPower(), At: p.clock.Now(), Offered: slices.Clone(p.offered)}
 	})
 	if err != nil {
-		return bmc.Observation{}, err
+		return bmc.Observation{}, boot, err
 	}
 
-	return seen, nil
+	return seen, boot, nil
 }
 
 func (p *process) answers(context.Context) bool {
@@ -468,11 +472,8 @@ func (p *process) answers(context.Context) bool {
 	return p.osAnswers
 }
 
-func (p *process) permit(_ context.Context, _ World, begins bool) (Problem, error) {
+func (p *process) permit(context.Context, World) (Problem, error) {
 	p.around("permit", func() {})
-	if !begins {
-		return Problem{}, nil
-	}
 
 	return p.stop, nil
 }
@@ -484,7 +485,7 @@ const leaseLife = time.Minute
 func (p *process) alone(ctx context.Context, act func(ctx context.Context) error) (Problem, error) {
 	p.around("alone", func() {})
 	if p.leased && (p.leftAt.IsZero() || p.clock.Now().Before(p.leftAt.Add(leaseLife))) {
-		return Problem{Reason: v1alpha1.OutOfBandHostBusy, Text: "another has its power"}, nil
+		return Problem{Reason: v1alpha1.OutOfBandPowerInUse, Text: "another has its power"}, nil
 	}
 	p.leased, p.leftAt, p.holds = true, time.Time{}, true
 	finished := false
@@ -500,19 +501,13 @@ func (p *process) alone(ctx context.Context, act func(ctx context.Context) error
 	return Problem{}, err
 }
 
-func (p *process) setBoot(context.Context) string {
-	p.around("setBoot", func() { p.bootSet = true })
-
-	return "it is to boot from disk once"
-}
-
 func (p *process) evidence(context.Context) *v1alpha1.PowerEvidence {
 	p.around("evidence", func() { p.collected++ })
 
 	return &v1alpha1.PowerEvidence{CollectedAt: metav1.NewMicroTime(p.clock.Now())}
 }
 
-func (p *process) send(_ context.Context, action bmc.Action) error {
+func (p *process) send(_ context.Context, action bmc.Action, _ bool) error {
 	var err error
 	p.around("send", func() {
 		p.settle()
@@ -533,6 +528,11 @@ func (p *process) send(_ context.Context, action bmc.Action) error {
 		p.boot++
 		if p.world.Host.ViaMetal3 {
 			p.setKey(action != bmc.ActionOn)
+
+			return
+		}
+		if p.ignores > 0 && action == bmc.ActionOn {
+			p.ignores--
 
 			return
 		}

@@ -34,7 +34,7 @@ type World struct {
 	// Answers tells that the machine's operating system answered on the network in this pass; false: it did not, or
 	// was not asked.
 	Answers bool
-	// BootSet says what came of the boot override of the intent that this pass has stored; empty: not tried.
+	// BootSet says what came of the boot override of the intent that this pass has stored; empty: it wants none.
 	BootSet string
 	// Problem is why it could not be read, or the action not be sent; nil: none.
 	Problem *Problem
@@ -84,10 +84,10 @@ type Problem struct {
 	Text   string
 }
 
-// ends tells that nothing is wrong with the way to the BMC.
-func (p Problem) ends() bool {
+// holdsUsUp tells that nothing is wrong with the way to the BMC: it may not be used now.
+func (p Problem) holdsUsUp() bool {
 	switch p.Reason {
-	case v1alpha1.OutOfBandHostBusy, v1alpha1.OutOfBandPoolSilent, v1alpha1.OutOfBandPowerLimited:
+	case v1alpha1.OutOfBandPowerInUse, v1alpha1.OutOfBandPoolSilent, v1alpha1.OutOfBandPowerLimited:
 		return true
 	default:
 		return false
