@@ -63,11 +63,24 @@ func (p *penalty) active(hostPort string, now time.Time) error {
 	}
 
 	return &bmc.Error{
-		Kind: p.err.Kind, Op: "waiting after an error", BMC: hostPort, RetryAfter: left, Err: p.err,
+		Kind: p.err.Kind, Op: opPaused, BMC: hostPort, RetryAfter: left, Err: p.err,
 		Detail: fmt.Sprintf("nothing was sent, it is left alone for %s more after %d errors; the last: %v",
 			left.Round(time.Second), p.failures, p.err),
 	}
 }
+
+// Paused gives the error for which a BMC is left alone, when err is a Pool's refusal to ask it. Nothing was sent then. Its
+// text stays the same for as long as the pause lasts.
+func Paused(err error) (cause *bmc.Error, paused bool) {
+	refusal, ok := errors.AsType[*bmc.Error](err)
+	if !ok || refusal.Op != opPaused {
+		return nil, false
+	}
+
+	return errors.AsType[*bmc.Error](refusal.Err)
+}
+
+const opPaused = "waiting after an error"
 
 // forgotten tells whether so long has passed that the count begins anew.
 func (p *penalty) forgotten(now time.Time, after time.Duration) bool {

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -217,5 +218,41 @@ func TestWhenNothingIsSent(t *testing.T) {
 	})
 	if err != nil || len(machine.acts) != 1 {
 		t.Errorf("sent %v, %v", machine.acts, err)
+	}
+}
+
+// A BMC that refuses the credentials is not asked with them again, what is said of it stays the same, and corrected ones
+// work at once.
+func TestACorrectedSecretWorksAtOnce(t *testing.T) {
+	t.Parallel()
+	s := behind(t, &teller{})
+	asked := 0
+	s.bmcs = connect.NewPool(connect.PoolOptions{Open: func(_ context.Context, options bmc.Options) (bmc.Machine, error) {
+		asked++
+		if options.Credentials.Password != "corrected" {
+			return nil, &bmc.Error{Kind: bmc.Auth, Op: "logging in", Detail: "it refuses the credentials"}
+		}
+
+		return &teller{}, nil
+	}})
+	t.Cleanup(func() {
+		if err := s.bmcs.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 3 {
+		if _, _, err := s.observe(t.Context(), false); bmc.KindOf(err) != bmc.Auth || err.Error() != "logging in: it refuses the credentials" {
+			t.Errorf("got %v", err)
+		}
+	}
+	if counted := testutil.ToFloat64(s.metrics.errors.WithLabelValues(string(bmc.Auth))); asked != 1 || counted != 1 {
+		t.Errorf("asked %d times, counted %v", asked, counted)
+	}
+	s.home = serverWith(t, nil, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.host.Namespace, Name: s.host.Spec.BMC.CredentialsName},
+		Data:       map[string][]byte{secretUsername: []byte("admin"), secretPassword: []byte("corrected")},
+	})
+	if _, _, err := s.observe(t.Context(), false); err != nil {
+		t.Error(err)
 	}
 }

@@ -156,11 +156,14 @@ func isNamed(common, node string) bool {
 	return common == "system:node:"+node || strings.HasPrefix(common, node+"@")
 }
 
+// maxAddresses bounds how many of a Node's addresses are asked: the Node writes them.
+const maxAddresses = 4
+
 // addressesOf are the addresses at which a Node's kubelet listens.
 func addressesOf(node *corev1.Node) []string {
 	var addresses []string
 	for _, address := range node.Status.Addresses {
-		if address.Type == corev1.NodeInternalIP {
+		if address.Type == corev1.NodeInternalIP && len(addresses) < maxAddresses {
 			addresses = append(addresses, address.Address)
 		}
 	}

@@ -45,10 +45,6 @@ type session struct {
 	keyed *metal3Machine
 	// lookedAt is when the last look at the power ended.
 	lookedAt time.Time
-	// reached tells that the way to the power was open in this pass.
-	reached bool
-	// bmcErr is the error on the way to the BMC in this pass.
-	bmcErr error
 }
 
 var _ effects = (*session)(nil)
@@ -183,7 +179,7 @@ func (s *session) report(before, after *v1alpha1.OutOfBandStatus) {
 		before.Reason == after.Reason && equality.Semantic.DeepEqual(before.Intent, after.Intent) {
 		return
 	}
-	if after.Phase == v1alpha1.OutOfBandWatching || s.host == nil {
+	if after.Phase == v1alpha1.OutOfBandWatching {
 		return
 	}
 	kind := corev1.EventTypeWarning
@@ -191,8 +187,11 @@ func (s *session) report(before, after *v1alpha1.OutOfBandStatus) {
 		kind = corev1.EventTypeNormal
 	}
 	note := v1alpha1.Cut(fmt.Sprintf("Node %s: %s", s.request.Node, after.Message), v1alpha1.MaxNote)
-	for _, object := range []runtime.Object{s.host, &s.pool} {
-		s.events.Eventf(object, nil, kind, string(after.Reason), eventAction, "%s", note)
+	if s.host != nil {
+		s.events.Eventf(s.host, nil, kind, string(after.Reason), eventAction, "%s", note)
+	}
+	if s.pool.Name != "" {
+		s.events.Eventf(&s.pool, nil, kind, string(after.Reason), eventAction, "%s", note)
 	}
 	// The NodeUpdate may be in another cluster than those two.
 	s.nodeEvents.Eventf(&s.update, nil, kind, string(after.Reason), eventAction, "%s", note)

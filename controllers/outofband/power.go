@@ -15,17 +15,13 @@ import (
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/bmc"
+	"github.com/stayput-dev/stayput/bmc/connect"
 	"github.com/stayput-dev/stayput/controllers/hosts"
 	"github.com/stayput-dev/stayput/controllers/powerlease"
 )
 
 // observe implements effects.
 func (s *session) observe(ctx context.Context, fromDisk bool) (seen bmc.Observation, boot string, err error) {
-	if _, err := s.backoffs.active(s.request, s.clock.Now()); err != nil {
-		s.bmcErr = err
-
-		return bmc.Observation{}, "", err
-	}
 	err = s.use(ctx, func(ctx context.Context, m machine) error {
 		if behind, ok := m.(bmc.Machine); ok && fromDisk {
 			boot = s.setBoot(ctx, behind)
@@ -44,9 +40,7 @@ func (s *session) observe(ctx context.Context, fromDisk bool) (seen bmc.Observat
 		return nil
 	})
 	if err != nil {
-		s.bmcFailed(err)
-
-		return bmc.Observation{}, boot, err
+		return bmc.Observation{}, boot, s.failed(err)
 	}
 	s.lookedAt = s.clock.Now()
 
@@ -61,7 +55,6 @@ func (s *session) use(ctx context.Context, do func(ctx context.Context, m machin
 	if s.keyed == nil {
 		s.keyed = &metal3Machine{reader: s.home, writer: s.hosts, host: s.host, busy: s.metal3Busy}
 	}
-	s.reached = true
 
 	return do(ctx, s.keyed)
 }
@@ -78,11 +71,7 @@ func (s *session) useBMC(ctx context.Context, do func(ctx context.Context, m bmc
 	}
 	options.Credentials, options.UUID, options.CA = credentials(secret), s.nodeUUID, s.options.BMCCA
 
-	return s.bmcs.Do(ctx, options, func(ctx context.Context, m bmc.Machine) error {
-		s.reached = true
-
-		return do(ctx, m)
-	})
+	return s.bmcs.Do(ctx, options, do)
 }
 
 // metal3Busy looks at a host anew, before it is written.
@@ -140,10 +129,10 @@ func (s *session) send(ctx context.Context, action bmc.Action, begins bool) erro
 		s.metrics.actions.WithLabelValues(string(action)).Inc()
 	}
 	if err != nil {
-		s.bmcFailed(err)
+		return s.failed(err)
 	}
 
-	return err
+	return nil
 }
 
 var (
@@ -262,8 +251,13 @@ func collect(ctx context.Context, m bmc.Machine, evidence *v1alpha1.PowerEvidenc
 	return missing
 }
 
-func (s *session) bmcFailed(err error) {
-	s.bmcErr = err
-	s.backoffs.failed(s.request, err, s.clock.Now())
+// failed counts an error on the way to the BMC. While the BMC is left alone for an earlier one, it is that one, and counted
+// already.
+func (s *session) failed(err error) error {
+	if cause, paused := connect.Paused(err); paused {
+		return cause
+	}
 	s.metrics.errors.WithLabelValues(string(bmc.KindOf(err))).Inc()
+
+	return err
 }

@@ -96,14 +96,13 @@ type Reconciler struct {
 	// home reads HostPools, BareMetalHosts and Secrets, live.
 	home client.Reader
 	// hosts writes our key of BareMetalHosts, and nothing else.
-	hosts    client.Client
-	events   events.EventRecorder
-	clock    clock.PassiveClock
-	metrics  *metrics
-	bmcs     *connect.Pool
-	leases   *powerlease.Leases
-	pace     *pace
-	backoffs backoffs
+	hosts   client.Client
+	events  events.EventRecorder
+	clock   clock.PassiveClock
+	metrics *metrics
+	bmcs    *connect.Pool
+	leases  *powerlease.Leases
+	pace    *pace
 }
 
 // SetupWithManager adds the controller. It must run under leader election: one process at a time talks to a BMC.
@@ -205,16 +204,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request Request) (reconcile.
 	case err != nil:
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if s.bmcErr == nil {
-		if s.reached {
-			r.backoffs.clear(request)
-		}
 
-		return reconcile.Result{RequeueAfter: after}, nil
-	}
-	left, _ := r.backoffs.active(request, r.clock.Now())
-
-	return reconcile.Result{RequeueAfter: max(left, retryAtOnce)}, nil
+	return reconcile.Result{RequeueAfter: after}, nil
 }
 
 // wanted looks into the cache whether there is anything to do, so that the many events of machines that are not being
@@ -236,5 +227,4 @@ func (r *Reconciler) wanted(ctx context.Context, cached client.Reader, request R
 
 func (r *Reconciler) forget(request Request) {
 	r.metrics.observe(request, nil)
-	r.backoffs.clear(request)
 }

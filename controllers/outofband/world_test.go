@@ -1,7 +1,6 @@
 package outofband
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -259,40 +258,6 @@ func TestNewWorld(t *testing.T) {
 	update.Spec.OutOfBand.MaxResets = new(int32)
 	if got := newWorld(update, nil, testStart()).Settings.MaxResets; got != 0 {
 		t.Errorf("maxResets 0: got %d", got)
-	}
-}
-
-func TestBackoff(t *testing.T) {
-	t.Parallel()
-	var b backoffs
-	request := Request{Node: "n1"}
-	busy := &bmc.Error{Kind: bmc.Busy, Op: "testing", RetryAfter: time.Hour}
-	auth := &bmc.Error{Kind: bmc.Auth, Op: "testing"}
-	transient := &bmc.Error{Kind: bmc.Transient, Op: "testing"}
-	for _, c := range []struct {
-		err  error
-		want time.Duration
-	}{
-		{transient, 15 * time.Second},
-		{transient, 30 * time.Second},
-		{transient, time.Minute},
-		{transient, 2 * time.Minute},
-		{transient, 4 * time.Minute},
-		{transient, 5 * time.Minute},
-		{auth, 15 * time.Minute},
-		{busy, 10 * time.Minute},
-	} {
-		b.failed(request, c.err, testStart())
-		if left, err := b.active(request, testStart()); left != c.want || !errors.Is(err, c.err) {
-			t.Errorf("got %s, %v, want %s", left, err, c.want)
-		}
-	}
-	if _, err := b.active(Request{Node: "n2"}, testStart()); err != nil {
-		t.Error("another machine is held up")
-	}
-	b.clear(request)
-	if _, err := b.active(request, testStart()); err != nil {
-		t.Error("the error is remembered")
 	}
 }
 
