@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/stmcginnis/gofish/common"
 
@@ -41,7 +42,7 @@ func (m *machine) classify(op string, action bool, err error) error {
 	switch {
 	case isUntrusted(err):
 		kind = bmc.Untrusted
-		detail += "; give the BMC a certificate that can be verified, or set spec.bmc.disableCertificateVerification"
+		detail = untrustedText(err) + "; give the BMC a certificate that can be verified, or set spec.bmc.disableCertificateVerification"
 	case isOldTLS(err):
 		kind = bmc.Unsupported
 		detail += "; update the BMC's firmware, or allow old TLS ciphers for this host"
@@ -53,6 +54,18 @@ func (m *machine) classify(op string, action bool, err error) error {
 	return &bmc.Error{
 		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail), Err: fixedCause(err),
 	}
+}
+
+// untrustedText is what is wrong with a certificate. The time at which it was looked at is left out: it would make each look
+// another error.
+func untrustedText(err error) string {
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	if !ok || invalid.Reason != x509.Expired || invalid.Cert == nil {
+		return err.Error()
+	}
+
+	return fmt.Sprintf("the BMC's certificate is valid from %s to %s only",
+		invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 }
 
 // fixedCause is the cause that callers test for, and whose text is fixed.

@@ -170,24 +170,32 @@ func (w World) lookInterval() time.Duration {
 // afterAnother gives a machine the time of a reset since another was busy with its host or had its power, who may have
 // rebooted it a moment ago. A reset that is under way goes on.
 func (w World) afterAnother(last *bmc.Sent, now time.Time) *Decision {
-	if w.underWay(last, now) {
-		return nil
-	}
-	var status *v1alpha1.OutOfBandStatus
+	underWay := w.underWay(last, now)
+	decision := Decision{}
 	switch reason := w.Status.Reason; {
-	case reason == v1alpha1.OutOfBandHostBusy:
-		status = w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandWaitingForMachine,
-			"the machine is silent; another was busy with its host and may have rebooted it, so it has time before it is reset",
-			now.Add(w.Settings.SilentAfterReset))
-	case now.Before(w.deadline()) && (reason == v1alpha1.OutOfBandPowerInUse ||
-		reason == v1alpha1.OutOfBandWaitingForMachine && w.Status.Phase == v1alpha1.OutOfBandSilent):
-		status = w.Status
+	case reason == v1alpha1.OutOfBandHostBusy && !underWay:
+		decision = w.giveTime("another was busy with its host", now)
+	case now.Before(w.deadline()) && (reason == v1alpha1.OutOfBandPowerInUse && !underWay || w.hasTime()):
+		decision = wait(w.Status, w.deadline().Sub(now))
 	default:
 		return nil
 	}
-	decision := wait(status, status.Deadline.Sub(now))
 
 	return &decision
+}
+
+// giveTime waits for a machine that somebody may have rebooted a moment ago.
+func (w World) giveTime(why string, now time.Time) Decision {
+	status := w.status(v1alpha1.OutOfBandSilent, v1alpha1.OutOfBandWaitingForMachine, fmt.Sprintf(
+		"the machine is silent; %s and may have rebooted it, so it has time before it is reset", why),
+		now.Add(w.Settings.SilentAfterReset))
+
+	return wait(status, w.Settings.SilentAfterReset)
+}
+
+// hasTime tells that giveTime was the last that was decided.
+func (w World) hasTime() bool {
+	return w.Status.Phase == v1alpha1.OutOfBandSilent && w.Status.Reason == v1alpha1.OutOfBandWaitingForMachine
 }
 
 // underWay tells whether the last action is one of a reset that has not ended.
@@ -216,25 +224,12 @@ func (w World) obstacle(now time.Time) *Decision {
 		return &decision
 	case reason == v1alpha1.OutOfBandPowerInUse && !w.underWay(last, now):
 		phase, deadline, after = v1alpha1.OutOfBandSilent, now.Add(w.Settings.SilentAfterReset), w.Settings.SilentAfterReset
-	case reason == v1alpha1.OutOfBandPoolSilent:
-		phase, deadline = w.braked(now)
+	case reason == v1alpha1.OutOfBandPoolSilent && !now.Before(w.LastSign.Add(w.SilentAfter+brakeLimit)):
+		phase = v1alpha1.OutOfBandNeedsHuman
 	}
 	decision := wait(w.status(phase, reason, text, deadline), after)
 
 	return &decision
-}
-
-// braked is the phase of a machine that is not reset since its pool fell silent, and when a person is asked.
-func (w World) braked(now time.Time) (v1alpha1.OutOfBandPhase, time.Time) {
-	deadline := now.Add(brakeLimit)
-	if w.Status.Reason == v1alpha1.OutOfBandPoolSilent {
-		deadline = w.deadline()
-	}
-	if now.Before(deadline) {
-		return v1alpha1.OutOfBandSilent, deadline
-	}
-
-	return v1alpha1.OutOfBandNeedsHuman, deadline
 }
 
 // disabled only looks, as spec.outOfBand.disabled wants it.
@@ -243,8 +238,8 @@ func (w World) disabled() *Decision {
 		return nil
 	}
 	decision := wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandDisabled,
-		fmt.Sprintf("the machine is silent%s, and spec.outOfBand.disabled forbids power actions; "+
-			"look at its console and reset it, or allow power actions in the HostPool", w.powerText()),
+		fmt.Sprintf("%s%s, and spec.outOfBand.disabled forbids power actions; "+
+			"look at its console and reset it, or allow power actions in the HostPool", w.silentText(), w.powerText()),
 		time.Time{}), pollIdle)
 
 	return &decision
@@ -321,6 +316,9 @@ func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
 		return wait(w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset,
 			fmt.Sprintf("%s: %s; waiting for a sign of life", w.resetOf(), step.Why), ends),
 			ends.Sub(now))
+	case !boots(last.Action) && w.Seen.Power == bmc.PowerOn && w.Status.Resets < w.Settings.MaxResets && !w.hasTime():
+		// It was to be off, and long after it is on.
+		return w.giveTime("a reset was to switch it off, it is on, another may have switched it on", now)
 	default:
 		return w.beginReset(now)
 	}
@@ -348,12 +346,13 @@ func (w World) record(step bmc.Step, reset int32, now time.Time) Decision {
 			intent.ID += fmt.Sprintf("-%d", now.Unix())
 		}
 	}
+	ours, _ := w.switchedOff()
 	if w.rungOf(reset).fromDisk && boots(step.Action) && w.Status.BootOverride == "" {
 		intent.BootFrom = string(bmc.BootDisk)
 	}
 	status.Intent = intent
 
-	return Decision{Verb: Record, Status: status, Begins: reset > w.Status.Resets}
+	return Decision{Verb: Record, Status: status, Begins: reset > w.Status.Resets && (!ours || step.Action != bmc.ActionOn)}
 }
 
 // confirm looks at what was seen after the intent was stored, and sends only if it still holds.

@@ -24,7 +24,7 @@ const (
 // viewHost says what a host allows. The NodeUpdate, which names the host, is in the Nodes' cluster, whose
 // administrators need not be those of the hosts: only a host that the pool itself selects is acted on.
 func viewHost(pool *v1alpha1.HostPool, host *metal3.BareMetalHost, path v1alpha1.PowerPath) HostView {
-	view := HostView{KeepPowered: host.Spec.DisablePowerOff, ViaMetal3: viaMetal3(host, path)}
+	view := HostView{UID: host.UID, KeepPowered: host.Spec.DisablePowerOff, ViaMetal3: viaMetal3(host, path)}
 	selector, err := metav1.LabelSelectorAsSelector(&pool.Spec.HostSelector)
 	switch {
 	case err != nil:

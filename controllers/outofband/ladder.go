@@ -66,7 +66,9 @@ func (w World) asksOS() bool {
 // unfinished tells whether our last action was to switch the machine on, is not known to have been sent, and was not:
 // the machine is off, long after. Nobody but us would switch it on, and On hurts no machine that is seen to be off.
 func (w World) unfinished(last bmc.Sent) bool {
-	return last.Action == bmc.ActionOn && w.Status.Intent.SentAt == nil && w.Seen.Power == bmc.PowerOff
+	_, ons := w.switchedOff()
+
+	return last.Action == bmc.ActionOn && w.Status.Intent.SentAt == nil && w.Seen.Power == bmc.PowerOff && ons < maxUnknownOns
 }
 
 // switchedOff tells whether the machine is off since we have switched it off, as far as is known, and how often it was
@@ -84,22 +86,30 @@ func (w World) switchedOff() (ours bool, ons int) {
 		}
 		addUnknown(status)
 	}
-	for _, event := range slices.Backward(status.History) {
+	seenOff := false
+	for _, event := range status.History {
 		switch action := bmc.Action(event.Action); {
-		case event.Power == v1alpha1.PowerOn:
-			return false, 0
 		case action == bmc.ActionForceOff, action == bmc.ActionShutdown:
-			return true, ons
+			ours, seenOff, ons = true, false, 0
 		case action == bmc.ActionOn:
 			ons++
+		case event.Power == v1alpha1.PowerOff:
+			seenOff = true
+		case event.Power == v1alpha1.PowerOn && seenOff:
+			// Before it was seen off the BMC may have told what was before.
+			ours = false
 		}
 	}
 
-	return false, 0
+	return ours, ons
 }
 
-// maxOns is how often a machine that we have switched off is told to go on before that is left to a person.
-const maxOns = 3
+const (
+	// maxOns is how often a machine that we have switched off is told to go on before that is left to a person.
+	maxOns = 3
+	// maxUnknownOns is the same for when none of them is known to have been sent.
+	maxUnknownOns = 2 * maxOns
+)
 
 // owesOn is the step that switches a machine on that we have switched off, when no reset is left for it.
 func (w World) owesOn() (bmc.Step, bool) {
@@ -153,13 +163,18 @@ func addUnknown(status *v1alpha1.OutOfBandStatus) {
 }
 
 // wantsEvidence tells whether a person is asked by this status, and what the BMC can tell was not collected since the
-// last action.
-func wantsEvidence(status *v1alpha1.OutOfBandStatus) bool {
+// last action, and since the machine gave a sign of life.
+func (w World) wantsEvidence(status *v1alpha1.OutOfBandStatus) bool {
 	if status == nil || status.Phase != v1alpha1.OutOfBandNeedsHuman {
 		return false
 	}
 
-	return status.Evidence == nil || (status.Intent != nil && status.Evidence.CollectedAt.Before(&status.Intent.DecidedAt))
+	if status.Evidence == nil {
+		return true
+	}
+	collected := status.Evidence.CollectedAt
+
+	return collected.Time.Before(w.LastSign) || status.Intent != nil && collected.Before(&status.Intent.DecidedAt)
 }
 
 // bootText says how the boot override went; "" when none was wanted.
@@ -169,4 +184,14 @@ func (w World) bootText() string {
 	}
 
 	return fmt.Sprintf(" (%s)", w.BootSet)
+}
+
+// begins tells whether the intent that this pass has stored begins a reset. What switches a machine on that we have
+// switched off only ends one, whatever it is counted as.
+func (w World) begins() bool {
+	earlier := w
+	earlier.Status, earlier.Seen = w.Before, nil
+	ours, _ := earlier.switchedOff()
+
+	return w.Status.Resets > w.Before.Resets && (!ours || w.Status.Intent.Action != string(bmc.ActionOn))
 }

@@ -107,6 +107,7 @@ func TestTheFleetIsSilent(t *testing.T) {
 		stop := Problem{Reason: reason, Text: "wait"}
 		s := newSimulation()
 		s.offered = s.offered[:2]
+		s.says(v1alpha1.PhaseRebooting, life{agent: true})
 		s.stop = stop
 		s.runFor(t, time.Hour)
 		if s.actions() != "" || s.status.Phase != v1alpha1.OutOfBandSilent || s.status.Reason != reason || s.status.Resets != 0 {
@@ -210,6 +211,26 @@ func TestAMachineThatStaysOffAfterOurReset(t *testing.T) {
 			t.Errorf("On is ignored %d times: its power is %s, and it says %q", ignores, s.power, s.status.Message)
 		}
 	}
+	// A BMC that tells On for a while after ForceOff.
+	slow := newSimulation()
+	slow.world.Settings.MaxResets = 1
+	slow.offered, slow.ignores, slow.settles = slow.offered[:2], 1, 12*time.Second
+	slow.runFor(t, 4*time.Hour)
+	if slow.actions() != "ForceOff"+strings.Repeat(" On", 2) || slow.power != bmc.PowerOn {
+		t.Errorf("a slow BMC: sent %q, its power is %s, %+v", slow.actions(), slow.power, slow.status)
+	}
+	// The brake does not keep it off, either.
+	braked := newSimulation()
+	braked.offered, braked.ignores = braked.offered[:2], 1
+	braked.after = func(_ int, name string) {
+		if name == "send" {
+			braked.stop = Problem{Reason: v1alpha1.OutOfBandPoolSilent, Text: "others are silent"}
+		}
+	}
+	braked.runFor(t, time.Hour)
+	if braked.actions() != "ForceOff"+strings.Repeat(" On", 2) || braked.power != bmc.PowerOn {
+		t.Errorf("a pool that is silent: sent %q, its power is %s, %+v", braked.actions(), braked.power, braked.status)
+	}
 	s := newSimulation()
 	s.world.Settings.MaxResets = 1
 	s.softly(bmc.ActionShutdown)
@@ -221,6 +242,46 @@ func TestAMachineThatStaysOffAfterOurReset(t *testing.T) {
 	s.runFor(t, 3*time.Hour)
 	if s.actions() != "GracefulShutdown On" || s.power != bmc.PowerOn {
 		t.Errorf("sent %q, its power is %s, %+v", s.actions(), s.power, s.status)
+	}
+}
+
+// Answers to On are lost again and again, and nothing happens: a person is asked in the end.
+func TestOnIsNotSentForEver(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.world.Settings.MaxResets = 1
+	s.offered, s.ignores = s.offered[:2], 1000
+	s.before = func(_ int, name string) {
+		if name == "send" && s.status.Intent.Action == string(bmc.ActionOn) {
+			s.sendErr = &bmc.Error{Kind: bmc.Unknown, Op: "testing", Detail: "the answer was lost"}
+		}
+	}
+	s.runFor(t, 12*time.Hour)
+	if len(s.sent) > 1+maxUnknownOns+1 || s.status.Phase != v1alpha1.OutOfBandNeedsHuman {
+		t.Errorf("sent %q, %+v", s.actions(), s.status)
+	}
+}
+
+// Our ForceOff was long ago, and the machine is on: another has switched it on, and it is not reset while it boots.
+func TestAMachineThatAnotherSwitchedOnIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newSimulation()
+	s.offered = s.offered[:2]
+	s.after = func(_ int, name string) {
+		if name == "send" {
+			s.world.Host.Busy = "it is paused"
+		}
+	}
+	s.runFor(t, time.Hour)
+	s.power, s.pending = bmc.PowerOn, ""
+	s.after, s.world.Host.Busy = nil, ""
+	s.runFor(t, testSilentAfterReset-time.Minute)
+	if s.actions() != "ForceOff" {
+		t.Errorf("sent %q to a machine that boots, %+v", s.actions(), s.status)
+	}
+	s.runFor(t, 5*time.Minute)
+	if s.actions() != "ForceOff ForceOff On" { //nolint:dupword // two resets
+		t.Errorf("sent %q, %+v", s.actions(), s.status)
 	}
 }
 
@@ -246,6 +307,7 @@ func TestTheBootOverrideIsTriedOnce(t *testing.T) {
 func TestABrakeAsksAPersonInTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newSimulation()
+	s.says(v1alpha1.PhaseRebooting, life{agent: true})
 	s.stop = Problem{Reason: v1alpha1.OutOfBandPoolSilent, Text: "others are silent"}
 	s.runFor(t, testSilentAfter+brakeLimit-time.Minute)
 	if s.status.Phase != v1alpha1.OutOfBandSilent || s.collected != 0 {

@@ -116,7 +116,7 @@ func conclude(ctx context.Context, do effects, w World, after *v1alpha1.OutOfBan
 		return err
 	}
 	// A BMC whose power could not be read tells nothing else; when it can be, it is asked.
-	if w.Seen == nil || !wantsEvidence(after) {
+	if w.Seen == nil || !w.wantsEvidence(after) {
 		return nil
 	}
 	after = after.DeepCopy()
@@ -170,7 +170,7 @@ func record(ctx context.Context, do effects, w World, decision Decision) (World,
 func send(ctx context.Context, do effects, w World, action bmc.Action, clk clock.PassiveClock) (time.Duration, error) {
 	sendErr := ctx.Err()
 	if sendErr == nil {
-		sendErr = do.send(ctx, action, w.Status.Resets > w.Before.Resets)
+		sendErr = do.send(ctx, action, w.begins())
 	}
 	status, withdrawn := AfterSend(w, sendErr, clk.Now())
 	if err := restore(ctx, do, w, status); err != nil {

@@ -170,7 +170,7 @@ func (p *process) send(_ context.Context, action bmc.Action, _ bool) error {
 
 			return
 		}
-		p.pending, p.pendAt = bmc.PowerOn, p.clock.Now().Add(3*time.Second)
+		p.pending, p.pendAt = bmc.PowerOn, p.clock.Now().Add(p.settles)
 		if action == bmc.ActionForceOff || action == bmc.ActionShutdown {
 			p.pending = bmc.PowerOff
 		}

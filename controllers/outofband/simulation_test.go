@@ -111,6 +111,8 @@ type simulation struct {
 	// bootSet tells that the boot override was set since the last action, and bootSets how often it was.
 	bootSet  bool
 	bootSets int
+	// settles is how long the power takes to follow an action.
+	settles time.Duration
 	// ignores is how many times On is accepted and not carried out.
 	ignores   int
 	collected int
@@ -129,6 +131,7 @@ func newSimulation() *simulation {
 		power:   bmc.PowerOn,
 		boot:    1,
 		decides: 10 * time.Minute,
+		settles: 3 * time.Second,
 	}
 }
 

@@ -1,6 +1,7 @@
 package outofband
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -137,6 +138,11 @@ func (w World) powerText() string {
 // problemOf gives an error on the way to the BMC its reason.
 func problemOf(err error) *Problem {
 	problem := &Problem{Reason: v1alpha1.OutOfBandBMCUnreachable, Text: err.Error()}
+	if errors.Is(err, errPace) {
+		problem.Reason = v1alpha1.OutOfBandPowerLimited
+
+		return problem
+	}
 	switch bmc.KindOf(err) {
 	case bmc.Auth:
 		problem.Reason = v1alpha1.OutOfBandBMCCredentials

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/stayput-dev/stayput/api/protocol"
@@ -68,6 +69,8 @@ type Settings struct {
 
 // HostView is what matters of a BareMetalHost.
 type HostView struct {
+	// UID is the host's.
+	UID types.UID
 	// NotFound says why there is no host to act on; empty: there is one.
 	NotFound string
 	// Busy says who else may be acting on it; empty: nobody.
