@@ -39,7 +39,8 @@ type Decision struct {
 	After time.Duration
 	// Action is what to send.
 	Action bmc.Action
-	// Begins tells that what is recorded begins a reset, and does not go on with one.
+	// Begins tells that what is recorded begins a reset, and does not go on with one. What switches a machine on that we
+	// have switched off only ends one, whatever it is counted as.
 	Begins bool
 }
 

@@ -185,13 +185,3 @@ func (w World) bootText() string {
 
 	return fmt.Sprintf(" (%s)", w.BootSet)
 }
-
-// begins tells whether the intent that this pass has stored begins a reset. What switches a machine on that we have
-// switched off only ends one, whatever it is counted as.
-func (w World) begins() bool {
-	earlier := w
-	earlier.Status, earlier.Seen = w.Before, nil
-	ours, _ := earlier.switchedOff()
-
-	return w.Status.Resets > w.Before.Resets && (!ours || w.Status.Intent.Action != string(bmc.ActionOn))
-}

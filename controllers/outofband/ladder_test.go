@@ -172,17 +172,22 @@ func TestAHostThatIsFreeAgainIsWaitedFor(t *testing.T) {
 	}
 }
 
+// pausesAfterSend lets a person pause the host as soon as something was sent.
+func (s *simulation) pausesAfterSend() {
+	s.after = func(_ int, name string) {
+		if name == "send" {
+			s.world.Host.Busy = "it is paused"
+		}
+	}
+}
+
 // A host becomes busy in the middle of a reset: what is said is that the machine is off by us, and it is switched on when
 // the host is free.
 func TestAHostThatIsBusyInTheMiddleOfAReset(t *testing.T) {
 	t.Parallel()
 	s := newSimulation()
 	s.offered = s.offered[:2]
-	s.after = func(_ int, name string) {
-		if name == "send" {
-			s.world.Host.Busy = "it is paused"
-		}
-	}
+	s.pausesAfterSend()
 	s.runFor(t, time.Hour)
 	if s.actions() != "ForceOff" || !strings.Contains(s.status.Message, "switched off by a reset") {
 		t.Fatalf("sent %q, %+v", s.actions(), s.status)
@@ -267,11 +272,7 @@ func TestAMachineThatAnotherSwitchedOnIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newSimulation()
 	s.offered = s.offered[:2]
-	s.after = func(_ int, name string) {
-		if name == "send" {
-			s.world.Host.Busy = "it is paused"
-		}
-	}
+	s.pausesAfterSend()
 	s.runFor(t, time.Hour)
 	s.power, s.pending = bmc.PowerOn, ""
 	s.after, s.world.Host.Busy = nil, ""

@@ -160,7 +160,7 @@ func record(ctx context.Context, do effects, w World, decision Decision) (World,
 		return World{}, err
 	}
 	fresh.Recorded, fresh.Before = decision.Status.Intent.ID, w.Status
-	fresh.PhaseBefore, fresh.HostBefore = w.Phase, w.Host
+	fresh.PhaseBefore, fresh.HostBefore, fresh.Begins = w.Phase, w.Host, decision.Begins
 
 	return fresh, nil
 }
@@ -170,7 +170,7 @@ func record(ctx context.Context, do effects, w World, decision Decision) (World,
 func send(ctx context.Context, do effects, w World, action bmc.Action, clk clock.PassiveClock) (time.Duration, error) {
 	sendErr := ctx.Err()
 	if sendErr == nil {
-		sendErr = do.send(ctx, action, w.begins())
+		sendErr = do.send(ctx, action, w.Begins)
 	}
 	status, withdrawn := AfterSend(w, sendErr, clk.Now())
 	if err := restore(ctx, do, w, status); err != nil {

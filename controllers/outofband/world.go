@@ -45,6 +45,8 @@ type World struct {
 	Before      *v1alpha1.OutOfBandStatus
 	PhaseBefore v1alpha1.Phase
 	HostBefore  HostView
+	// Begins is the decision's by which that intent was stored.
+	Begins bool
 }
 
 // Lease is what the node controller makes of the kubelet's Lease. The kubelet renews the Lease every 10 s, but writes
