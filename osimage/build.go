@@ -1,6 +1,7 @@
 package osimage
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -17,23 +18,79 @@ import (
 
 // BuildSpec says what an image is made of.
 type BuildSpec struct {
-	// Name, Version, Architecture, MinSourceVersion and RootHash are those of Config.
-	Name, Version, Architecture, MinSourceVersion, RootHash string
-	// Files are the contents, by role.
-	Files map[Role]string
+	// Name, Version, Architecture, MinSourceVersion, Scheme and RootHash are those of Config. No scheme means SchemeDPS.
+	Name, Version, Architecture, MinSourceVersion, Scheme, RootHash string
+	// Inputs are the contents, by role.
+	Inputs map[Role]Input
 	// Progress, when set, is called with the raw bytes of a content that are done.
 	Progress func(role Role, done, total int64)
 }
 
-// Build makes an image from files in an OCI layout folder, which is created when needed and may hold other images. An
+// Input gives the raw bytes of a content.
+type Input struct {
+	// Name names it in errors, such as a path.
+	Name string
+	// Size is the number of bytes.
+	Size int64
+	// Open starts reading from the first byte. It may be called more than once.
+	Open func(ctx context.Context) (io.ReadCloser, error)
+}
+
+// FileInputs are the contents of regular files and block devices. It returns ErrInvalid for what is empty or neither.
+func FileInputs(files map[Role]string) (map[Role]Input, error) {
+	inputs := map[Role]Input{}
+
+	for role, path := range files {
+		input, err := fileInput(role, path)
+		if err != nil {
+			return nil, err
+		}
+
+		inputs[role] = input
+	}
+
+	return inputs, nil
+}
+
+func fileInput(role Role, path string) (input Input, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Input{}, fmt.Errorf("adding %s: %w", role, err)
+	}
+
+	if kind := info.Mode(); !kind.IsRegular() && kind&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
+		return Input{}, invalid(path, fmt.Sprintf("what is given for %s is neither a regular file nor a block device", role),
+			"give the file that was built")
+	}
+
+	file, err := os.Open(path)
+	if err != nil {
+		return Input{}, fmt.Errorf("adding %s: %w", role, err)
+	}
+
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return Input{}, fmt.Errorf("finding the size of %s: %w", path, err)
+	}
+
+	if size == 0 {
+		return Input{}, invalid(path, fmt.Sprintf("the file for %s is empty", role), "give the file that was built")
+	}
+
+	return Input{Name: path, Size: size, Open: func(context.Context) (io.ReadCloser, error) { return os.Open(path) }}, nil
+}
+
+// Build makes an image in an OCI layout folder, which is created when needed and may hold other images. An
 // image of the same version in it is replaced. The same files give the same digests with the same Stayput version.
 func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err error) {
 	config := Config{
 		Name: spec.Name, Version: spec.Version, Architecture: spec.Architecture,
-		MinSourceVersion: spec.MinSourceVersion, Scheme: SchemeDPS, RootHash: spec.RootHash,
+		MinSourceVersion: spec.MinSourceVersion, Scheme: cmp.Or(spec.Scheme, SchemeDPS), RootHash: spec.RootHash,
 	}
 
-	if err := checkSpec(config, spec.Files); err != nil {
+	if err := checkSpec(config, spec.Inputs); err != nil {
 		return nil, err
 	}
 
@@ -45,14 +102,14 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err e
 	defer func() { err = errors.Join(err, target.close()) }()
 
 	for _, role := range Roles() {
-		file, ok := spec.Files[role]
+		input, ok := spec.Inputs[role]
 		if !ok {
 			continue
 		}
 
-		content, err := addContent(ctx, target, role, file, spec.Progress)
+		content, err := addContent(ctx, target, role, input, spec.Progress)
 		if err != nil {
-			return nil, fmt.Errorf("adding %s from %s: %w", role, file, err)
+			return nil, fmt.Errorf("adding %s from %s: %w", role, input.Name, err)
 		}
 
 		config.Contents = append(config.Contents, content)
@@ -71,24 +128,11 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err e
 	return OpenLayout(ctx, dir, digest.String())
 }
 
-// checkSpec refuses what cannot become an image before any file is read in full.
-func checkSpec(config Config, files map[Role]string) error {
+// checkSpec refuses what cannot become an image before anything is read in full.
+func checkSpec(config Config, inputs map[Role]Input) error {
 	const anyDigest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
-	for role, file := range files {
-		info, err := os.Stat(file)
-		if err != nil {
-			return fmt.Errorf("adding %s: %w", role, err)
-		}
-
-		switch kind := info.Mode(); {
-		case kind.IsRegular() && info.Size() == 0:
-			return invalid(file, fmt.Sprintf("the file for %s is empty", role), "give the file that was built")
-		case !kind.IsRegular() && kind&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice:
-			return invalid(file, fmt.Sprintf("what is given for %s is neither a regular file nor a block device", role),
-				"give the file that was built")
-		}
-
+	for role := range inputs {
 		config.Contents = append(config.Contents,
 			Content{Role: role, Digest: anyDigest, RawDigest: anyDigest, Size: 1, RawSize: 1})
 	}
@@ -103,25 +147,16 @@ func checkSpec(config Config, files map[Role]string) error {
 	return err
 }
 
-// addContent compresses a file into a blob of the layout.
+// addContent compresses an input into a blob of the layout.
 func addContent(
-	ctx context.Context, target *folder, role Role, file string, progress func(Role, int64, int64),
+	ctx context.Context, target *folder, role Role, from Input, progress func(Role, int64, int64),
 ) (content Content, err error) {
-	input, err := os.Open(file)
+	input, err := from.Open(ctx)
 	if err != nil {
 		return Content{}, fmt.Errorf("opening it: %w", err)
 	}
 
 	defer func() { err = errors.Join(err, input.Close()) }()
-
-	total, err := input.Seek(0, io.SeekEnd)
-	if err != nil {
-		return Content{}, fmt.Errorf("finding its size: %w", err)
-	}
-
-	if _, err := input.Seek(0, io.SeekStart); err != nil {
-		return Content{}, fmt.Errorf("reading it: %w", err)
-	}
 
 	output, err := target.create()
 	if err != nil {
@@ -130,9 +165,13 @@ func addContent(
 
 	content, err = compress(ctx, input, output, func(done int64) {
 		if progress != nil {
-			progress(role, done, total)
+			progress(role, done, from.Size)
 		}
 	})
+	if err == nil && content.RawSize != from.Size {
+		err = truncated(from.Name, "input", content.RawSize, from.Size)
+	}
+
 	if err != nil {
 		return Content{}, errors.Join(err, output.Close(), os.Remove(output.Name()))
 	}

@@ -85,10 +85,10 @@ func TestBuildRefuses(t *testing.T) {
 	t.Parallel()
 
 	for name, change := range map[string]func(spec *osimage.BuildSpec){
-		"a missing file":  func(s *osimage.BuildSpec) { s.Files[osimage.RoleUKI] += ".missing" },
-		"an empty file":   func(s *osimage.BuildSpec) { truncate(t, s.Files[osimage.RoleUKI]) },
-		"no UKI":          func(s *osimage.BuildSpec) { delete(s.Files, osimage.RoleUKI) },
-		"a bad root hash": func(s *osimage.BuildSpec) { s.RootHash = "abc" },
+		"a file that is gone": func(s *osimage.BuildSpec) { remove(t, s.Inputs[osimage.RoleUKI].Name) },
+		"a file that shrank":  func(s *osimage.BuildSpec) { truncate(t, s.Inputs[osimage.RoleUKI].Name) },
+		"no UKI":              func(s *osimage.BuildSpec) { delete(s.Inputs, osimage.RoleUKI) },
+		"a bad root hash":     func(s *osimage.BuildSpec) { s.RootHash = "abc" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,6 +105,30 @@ func TestBuildRefuses(t *testing.T) {
 				t.Error("an image is there")
 			}
 		})
+	}
+}
+
+func TestInputsRefuse(t *testing.T) {
+	t.Parallel()
+
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, file := range []string{"/dev/null", t.TempDir(), empty, empty + ".missing"} {
+		_, err := osimage.FileInputs(map[osimage.Role]string{osimage.RoleUSR: file})
+		if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "usr") {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+func remove(t *testing.T, file string) {
+	t.Helper()
+
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
 	}
 }
 

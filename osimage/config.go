@@ -9,8 +9,16 @@ import (
 	"strings"
 )
 
-// SchemeDPS is the slot scheme of images with dm-verity partitions found by the Discoverable Partitions Specification.
-const SchemeDPS = "dps"
+// The slot schemes: how a machine keeps two versions of an image.
+const (
+	// SchemeDPS is for images with dm-verity partitions found by the Discoverable Partitions Specification, and a UKI.
+	SchemeDPS = "dps"
+	// SchemeGPTPrio is for Flatcar's: one of two /usr partitions, with the hash tree behind its file system, is chosen by
+	// priority and tries in the GPT, and started by a kernel that holds the root hash.
+	SchemeGPTPrio = "gptprio"
+	// SchemeUKI is for Garden Linux's: the whole OS is one UKI, a file on the ESP.
+	SchemeUKI = "uki"
+)
 
 const (
 	// maxConfigSize bounds what is read of a config blob; real ones have about 2 KiB.
@@ -33,9 +41,14 @@ func Architectures() []string {
 	return []string{"amd64", "arm64"}
 }
 
+// Schemes lists the values of Config.Scheme.
+func Schemes() []string {
+	return []string{SchemeDPS, SchemeGPTPrio, SchemeUKI}
+}
+
 // Roles lists all roles, in the order in which an image has them.
 func Roles() []Role {
-	return []Role{RoleRoot, RoleRootVerity, RoleUSR, RoleUSRVerity, RoleUKI, RoleLoader, RoleState}
+	return []Role{RoleRoot, RoleRootVerity, RoleUSR, RoleUSRVerity, RoleUKI, RoleKernel, RoleLoader, RoleState}
 }
 
 // Label is the label of the partitions that hold the image: name and version.
@@ -84,16 +97,18 @@ func (c Config) Validate() error {
 		return invalidField("name", c.Name, "lower-case letters, digits, '.', '_' and '-', such as \"labos\"")
 	case !versionPattern.MatchString(c.Version):
 		return invalidField("version", c.Version, "letters, digits, '.' and '-', such as \"1.1.0\"")
-	case len(c.Label()) > maxLabelLength:
+	case c.Scheme == SchemeDPS && len(c.Label()) > maxLabelLength:
 		return invalidField("name and version", c.Label(), "a GPT label has at most 36 characters for name_version")
 	case !slices.Contains(Architectures(), c.Architecture):
 		return invalidField("architecture", c.Architecture, "one of "+strings.Join(Architectures(), ", "))
 	case c.MinSourceVersion != "" && !versionPattern.MatchString(c.MinSourceVersion):
 		return invalidField("minSourceVersion", c.MinSourceVersion, "letters, digits, '.' and '-'")
-	case c.Scheme != SchemeDPS:
-		return invalidField("scheme", c.Scheme, "this program knows \""+SchemeDPS+"\"")
-	case !rootHashPattern.MatchString(c.RootHash):
-		return invalidField("rootHash", c.RootHash, "64 lower-case hexadecimal digits, as veritysetup prints them")
+	case !slices.Contains(Schemes(), c.Scheme):
+		return invalidField("scheme", c.Scheme, "one of "+strings.Join(Schemes(), ", ")+"; a newer program may know it")
+	}
+
+	if err := c.validateRootHash(); err != nil {
+		return err
 	}
 
 	seen := map[Role]bool{}
@@ -110,23 +125,62 @@ func (c Config) Validate() error {
 		seen[content.Role] = true
 	}
 
-	return validateRoles(seen)
+	return validateRoles(c.Scheme, seen)
 }
 
-// validateRoles checks that a slot can be made of the roles: one file system with its hash tree, and a UKI.
-func validateRoles(seen map[Role]bool) error {
+func (c Config) validateRootHash() error {
 	switch {
-	case seen[RoleRoot] == seen[RoleUSR]:
-		return invalidConfig("image config field contents", "an image has either a root or a usr content", nil)
-	case seen[RoleRoot] != seen[RoleRootVerity]:
-		return invalidConfig("image config field contents", "root and root-verity occur together", nil)
-	case seen[RoleUSR] != seen[RoleUSRVerity]:
-		return invalidConfig("image config field contents", "usr and usr-verity occur together", nil)
-	case !seen[RoleUKI]:
-		return invalidConfig("image config field contents", "a uki content is missing", nil)
+	case c.Scheme == SchemeUKI && c.RootHash != "":
+		return invalidField("rootHash", c.RootHash, "none: an image of the scheme "+SchemeUKI+" is one UKI")
+	case c.Scheme != SchemeUKI && !rootHashPattern.MatchString(c.RootHash):
+		return invalidField("rootHash", c.RootHash, "64 lower-case hexadecimal digits, as veritysetup prints them")
 	default:
 		return nil
 	}
+}
+
+// validateRoles checks that a slot of the scheme can be made of the roles.
+func validateRoles(scheme string, seen map[Role]bool) error {
+	switch scheme {
+	case SchemeGPTPrio:
+		return validateExactly(scheme, seen, RoleUSR, RoleKernel)
+	case SchemeUKI:
+		return validateExactly(scheme, seen, RoleUKI)
+	default:
+		return validateDPS(seen)
+	}
+}
+
+// validateDPS wants one file system with its hash tree, and a UKI.
+func validateDPS(seen map[Role]bool) error {
+	switch {
+	case seen[RoleRoot] == seen[RoleUSR]:
+		return invalidContents("an image has either a root or a usr content")
+	case seen[RoleRoot] != seen[RoleRootVerity]:
+		return invalidContents("root and root-verity occur together")
+	case seen[RoleUSR] != seen[RoleUSRVerity]:
+		return invalidContents("usr and usr-verity occur together")
+	case !seen[RoleUKI]:
+		return invalidContents("a uki content is missing")
+	case seen[RoleKernel]:
+		return invalidContents("a kernel content is for the scheme " + SchemeGPTPrio)
+	default:
+		return nil
+	}
+}
+
+func validateExactly(scheme string, seen map[Role]bool, wanted ...Role) error {
+	for _, role := range Roles() {
+		if seen[role] != slices.Contains(wanted, role) {
+			return invalidContents(fmt.Sprintf("an image of the scheme %s has exactly the contents %v", scheme, wanted))
+		}
+	}
+
+	return nil
+}
+
+func invalidContents(detail string) error {
+	return invalidConfig("image config field contents", detail, nil)
 }
 
 func (c Content) validate() error {

@@ -16,17 +16,26 @@ func digestOfDigit(digit string) string {
 	return "sha256:" + strings.Repeat(digit, 64)
 }
 
-func validConfig() osimage.Config {
-	content := func(role osimage.Role) osimage.Content {
-		return osimage.Content{
-			Role: role, Digest: digestOfDigit("a"), Size: 10, RawDigest: digestOfDigit("b"), RawSize: 20,
-		}
-	}
+func contentOf(role osimage.Role) osimage.Content {
+	return osimage.Content{Role: role, Digest: digestOfDigit("a"), Size: 10, RawDigest: digestOfDigit("b"), RawSize: 20}
+}
 
+func flatcar(config *osimage.Config) {
+	config.Scheme = osimage.SchemeGPTPrio
+	config.Contents = []osimage.Content{contentOf(osimage.RoleUSR), contentOf(osimage.RoleKernel)}
+}
+
+// gardenLinux has a name that is too long for a GPT label: it is a file's.
+func gardenLinux(config *osimage.Config) {
+	config.Name, config.Scheme, config.RootHash = "baremetal-gardener_prod_tpm2_trustedboot-amd64", osimage.SchemeUKI, ""
+	config.Contents = []osimage.Content{contentOf(osimage.RoleUKI)}
+}
+
+func validConfig() osimage.Config {
 	return osimage.Config{
 		Name: "labos", Version: "1.1.0", Architecture: "amd64", Scheme: osimage.SchemeDPS, RootHash: rootHash,
 		Contents: []osimage.Content{
-			content(osimage.RoleUSR), content(osimage.RoleUSRVerity), content(osimage.RoleUKI),
+			contentOf(osimage.RoleUSR), contentOf(osimage.RoleUSRVerity), contentOf(osimage.RoleUKI),
 		},
 	}
 }
@@ -61,7 +70,14 @@ func TestValidate(t *testing.T) {
 		"no hash tree":           {func(c *osimage.Config) { c.Contents = append(c.Contents[:1], c.Contents[2]) }, "verity"},
 		"no UKI":                 {func(c *osimage.Config) { c.Contents = c.Contents[:2] }, "uki"},
 		"role twice":             {func(c *osimage.Config) { c.Contents = append(c.Contents, c.Contents[2]) }, "once"},
-		"unknown role":           {func(c *osimage.Config) { c.Contents[2].Role = "kernel" }, "role"},
+		"unknown role":           {func(c *osimage.Config) { c.Contents[2].Role = "firmware" }, "role"},
+		"kernel beside a UKI":    {func(c *osimage.Config) { c.Contents = append(c.Contents, contentOf(osimage.RoleKernel)) }, "gptprio"},
+		"Flatcar":                {func(c *osimage.Config) { flatcar(c) }, ""},
+		"Flatcar with a UKI":     {func(c *osimage.Config) { flatcar(c); c.Contents[1].Role = osimage.RoleUKI }, "exactly"},
+		"Flatcar, no root hash":  {func(c *osimage.Config) { flatcar(c); c.RootHash = "" }, "rootHash"},
+		"Garden Linux":           {func(c *osimage.Config) { gardenLinux(c) }, ""},
+		"Garden Linux, hash":     {func(c *osimage.Config) { gardenLinux(c); c.RootHash = rootHash }, "rootHash"},
+		"Garden Linux and more":  {func(c *osimage.Config) { gardenLinux(c); c.Contents = validConfig().Contents }, "exactly"},
 		"root beside usr":        {func(c *osimage.Config) { c.Contents[1].Role = osimage.RoleRoot }, "either"},
 		"usr with a root's tree": {func(c *osimage.Config) { c.Contents[1].Role = osimage.RoleRootVerity }, "together"},
 		"digest of another kind": {func(c *osimage.Config) { c.Contents[0].Digest = "md5:00" }, "digest"},

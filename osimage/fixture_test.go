@@ -63,17 +63,29 @@ func someContents() contents {
 func spec(t *testing.T, parts contents) osimage.BuildSpec {
 	t.Helper()
 
+	inputs, err := osimage.FileInputs(parts.files(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return osimage.BuildSpec{Name: "labos", Version: "1.1.0", Architecture: "amd64", RootHash: rootHash, Inputs: inputs}
+}
+
+// files writes the contents to files.
+func (c contents) files(t *testing.T) map[osimage.Role]string {
+	t.Helper()
+
 	files := map[osimage.Role]string{}
 	dir := t.TempDir()
 
-	for role, data := range parts {
+	for role, data := range c {
 		files[role] = filepath.Join(dir, string(role))
 		if err := os.WriteFile(files[role], data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	return osimage.BuildSpec{Name: "labos", Version: "1.1.0", Architecture: "amd64", RootHash: rootHash, Files: files}
+	return files
 }
 
 // build makes an image and returns the layout folder.

@@ -2,17 +2,21 @@ package osimage_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
+
+var errBrokenInput = errors.New("the medium is broken")
 
 func readEntirely(t *testing.T, image *osimage.Image) {
 	t.Helper()
@@ -145,18 +149,23 @@ func TestBuildThatIsRefusedKeepsTheImage(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, file := range []string{"/dev/null", t.TempDir()} {
+	for _, broken := range []func(context.Context) (io.ReadCloser, error){
+		func(context.Context) (io.ReadCloser, error) { return nil, errBrokenInput },
+		func(context.Context) (io.ReadCloser, error) {
+			return io.NopCloser(iotest.ErrReader(errBrokenInput)), nil
+		},
+	} {
 		input := spec(t, someContents())
-		input.Files[osimage.RoleUSR] = file
+		input.Inputs[osimage.RoleUSR] = osimage.Input{Name: "disk.bin", Size: 10, Open: broken}
 
 		_, err = osimage.Build(t.Context(), dir, input)
-		if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), file) {
-			t.Errorf("%s: %v", file, err)
+		if !errors.Is(err, errBrokenInput) || !strings.Contains(err.Error(), "disk.bin") {
+			t.Errorf("the error is %v", err)
 		}
 
 		after, err := osimage.OpenLayout(t.Context(), dir, "")
 		if err != nil || after.Digest() != before.Digest() {
-			t.Errorf("%s: the folder holds another image, %v", file, err)
+			t.Errorf("the folder holds another image, %v", err)
 		}
 	}
 }

@@ -45,9 +45,14 @@ func memoryChild(ctx context.Context, dir, reference, caFile, dockerConfig strin
 		files[role] = filepath.Join(dir, string(role))
 	}
 
+	inputs, err := osimage.FileInputs(files)
+	if err != nil {
+		return err
+	}
+
 	layout := filepath.Join(dir, "image")
 	if _, err := osimage.Build(ctx, layout, osimage.BuildSpec{
-		Name: "big", Version: "1", Architecture: "amd64", RootHash: rootHash, Files: files,
+		Name: "big", Version: "1", Architecture: "amd64", RootHash: rootHash, Inputs: inputs,
 	}); err != nil {
 		return err
 	}

@@ -10,14 +10,15 @@ const (
 // Role says what a content is for.
 type Role string
 
-// The roles. A slot has either root or usr, with its verity tree, and a UKI. Loader and State are used only by
-// `stayput image disk`: the boot loader's EFI program, and the first contents of the persistent root file system.
+// The roles; which of them an image has depends on its scheme. Loader and State are used only by `stayput image disk`:
+// the boot loader's EFI program, and the first contents of the persistent root file system.
 const (
 	RoleRoot       Role = "root"
 	RoleRootVerity Role = "root-verity"
 	RoleUSR        Role = "usr"
 	RoleUSRVerity  Role = "usr-verity"
 	RoleUKI        Role = "uki"
+	RoleKernel     Role = "kernel"
 	RoleLoader     Role = "loader"
 	RoleState      Role = "state"
 )
@@ -32,10 +33,11 @@ type Config struct {
 	Architecture string `json:"architecture"`
 	// MinSourceVersion is the oldest version that can be updated to this one in place; "" means any.
 	MinSourceVersion string `json:"minSourceVersion,omitempty"`
-	// Scheme is the slot scheme that the image is made for: "dps".
+	// Scheme is the slot scheme that the image is made for: "dps", "gptprio" or "uki".
 	Scheme string `json:"scheme"`
-	// RootHash is the dm-verity root hash of the data content, 64 lower-case hex digits.
-	RootHash string `json:"rootHash"`
+	// RootHash is the dm-verity root hash of the data content, 64 lower-case hex digits; "" with the scheme "uki", whose
+	// images have none.
+	RootHash string `json:"rootHash,omitempty"`
 	// Contents are the parts, each in a layer.
 	Contents []Content `json:"contents"`
 }

@@ -79,9 +79,14 @@ func benchmarkImage(b *testing.B, server *registrytest.Registry) *osimage.Image 
 		}
 	}
 
+	inputs, err := osimage.FileInputs(files)
+	if err != nil {
+		b.Fatal(err)
+	}
+
 	layout := filepath.Join(dir, "image")
 	if _, err := osimage.Build(b.Context(), layout, osimage.BuildSpec{
-		Name: "bench", Version: "1", Architecture: "amd64", RootHash: rootHash, Files: files,
+		Name: "bench", Version: "1", Architecture: "amd64", RootHash: rootHash, Inputs: inputs,
 	}); err != nil {
 		b.Fatal(err)
 	}

@@ -23,6 +23,7 @@ func roleUses() map[osimage.Role]string {
 		osimage.RoleUSR:        "/usr file system, read-only (instead of --root)",
 		osimage.RoleUSRVerity:  "dm-verity hash tree of --usr",
 		osimage.RoleUKI:        "unified kernel image",
+		osimage.RoleKernel:     "kernel with the root hash in it (scheme gptprio)",
 		osimage.RoleLoader:     "boot loader, such as systemd-bootx64.efi (for `stayput image disk`)",
 		osimage.RoleState:      "first contents of the persistent root file system (for `stayput image disk`)",
 	}
@@ -46,6 +47,8 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	flags.StringVar(&spec.Name, "name", "", "the OS's name, its IMAGE_ID")
 	flags.StringVar(&spec.Version, "version", "", "the OS's version, its IMAGE_VERSION")
 	flags.StringVar(&spec.Architecture, "arch", runtime.GOARCH, "the machines' `GOARCH`: amd64 or arm64")
+	flags.StringVar(&spec.Scheme, "scheme", osimage.SchemeDPS, "how the machines keep two versions: "+
+		"dps (verity partitions and a UKI), gptprio (Flatcar), uki (Garden Linux: the UKI is the OS)")
 	flags.StringVar(&spec.RootHash, "root-hash", "", "the dm-verity root hash, as veritysetup prints it")
 	flags.StringVar(&spec.MinSourceVersion, "min-source-version", "",
 		"the oldest `VERSION` that can be updated to this one in place")
@@ -57,12 +60,17 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	}
 
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		spec.Files = map[osimage.Role]string{}
+		given := map[osimage.Role]string{}
 
 		for role, file := range files {
 			if *file != "" {
-				spec.Files[role] = string(*file)
+				given[role] = string(*file)
 			}
+		}
+
+		var err error
+		if spec.Inputs, err = osimage.FileInputs(given); err != nil {
+			return err
 		}
 
 		if err := checkUKI(spec); err != nil {
@@ -87,9 +95,9 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 
 // checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start.
 func checkUKI(spec osimage.BuildSpec) (err error) {
-	path := spec.Files[osimage.RoleUKI]
-	if path == "" {
-		return nil // The build says what is missing.
+	path := spec.Inputs[osimage.RoleUKI].Name
+	if path == "" || spec.Scheme == osimage.SchemeGPTPrio {
+		return nil // The build says what is missing, or does not belong.
 	}
 
 	file, err := os.Open(path)
@@ -104,28 +112,43 @@ func checkUKI(spec osimage.BuildSpec) (err error) {
 		return mistake("--uki "+path, err.Error(), "give the file that ukify has made")
 	}
 
-	key, other := "usrhash", "roothash"
-	if spec.Files[osimage.RoleRoot] != "" {
-		key, other = other, key
-	}
-
-	hash, named := uki.CommandLine.Value(key)
-	if _, wrong := uki.CommandLine.Value(other); wrong || !named {
-		return mistake("--uki "+path, fmt.Sprintf("its command line is %q, want one with %s= and without %s=: by that it finds its slot, "+
-			"and every node refuses an image without it", uki.CommandLine, key, other),
-			fmt.Sprintf("build the UKI with %s=%s on its command line", key, spec.RootHash))
+	if spec.Scheme == osimage.SchemeDPS {
+		if err := checkRootHash(uki.CommandLine, path, spec); err != nil {
+			return err
+		}
 	}
 
 	for _, of := range []struct{ what, got, flag, want string }{
 		{"IMAGE_ID", uki.SortKey(), "--name", spec.Name},
 		{"IMAGE_VERSION", uki.Version(), "--version", spec.Version},
-		{key + "= on its command line", strings.ToLower(hash), "--root-hash", spec.RootHash},
 		{"architecture", architectureOf(file), "--arch", spec.Architecture},
 	} {
 		if of.got != of.want {
 			return mistake("--uki "+path, fmt.Sprintf("its %s is %q, %s is %q", of.what, of.got, of.flag, of.want),
 				"build the UKI for this image, or correct "+of.flag)
 		}
+	}
+
+	return nil
+}
+
+// checkRootHash makes sure that the UKI starts the image's file system: by the hash a node finds out its slot.
+func checkRootHash(line boot.CommandLine, path string, spec osimage.BuildSpec) error {
+	key, other := "usrhash", "roothash"
+	if _, root := spec.Inputs[osimage.RoleRoot]; root {
+		key, other = other, key
+	}
+
+	hash, named := line.Value(key)
+	if _, wrong := line.Value(other); wrong || !named {
+		return mistake("--uki "+path, fmt.Sprintf("its command line is %q, want one with %s= and without %s=: by that it finds its slot, "+
+			"and every node refuses an image without it", line, key, other),
+			fmt.Sprintf("build the UKI with %s=%s on its command line", key, spec.RootHash))
+	}
+
+	if got := strings.ToLower(hash); got != spec.RootHash {
+		return mistake("--uki "+path, fmt.Sprintf("its %s= on its command line is %q, --root-hash is %q", key, got, spec.RootHash),
+			"build the UKI for this image, or correct --root-hash")
 	}
 
 	return nil

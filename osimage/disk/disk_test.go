@@ -64,8 +64,13 @@ func build(t *testing.T, architecture string, contents map[osimage.Role][]byte) 
 		}
 	}
 
+	inputs, err := osimage.FileInputs(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+
 	image, err := osimage.Build(t.Context(), filepath.Join(dir, "image"), osimage.BuildSpec{
-		Name: "labos", Version: "1.0.0", Architecture: architecture, RootHash: rootHash, Files: files,
+		Name: "labos", Version: "1.0.0", Architecture: architecture, RootHash: rootHash, Inputs: inputs,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -81,8 +81,13 @@ func (l *Lab) pack(ctx context.Context, cache string, built osbuild.Image) (Imag
 		files[role] = built.Path(string(role))
 	}
 
+	inputs, err := osimage.FileInputs(files)
+	if err != nil {
+		return Image{}, fmt.Errorf("packing OS %s: %w", built.Variant, err)
+	}
+
 	_, err = osimage.Build(ctx, work, osimage.BuildSpec{
-		Name: osbuild.ImageID, Version: built.Variant.Version, Architecture: "amd64", RootHash: built.RootHash, Files: files,
+		Name: osbuild.ImageID, Version: built.Variant.Version, Architecture: "amd64", RootHash: built.RootHash, Inputs: inputs,
 	})
 	if err != nil {
 		return Image{}, fmt.Errorf("packing OS %s: %w", built.Variant, err)

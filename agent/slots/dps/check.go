@@ -69,6 +69,11 @@ func (s *Scheme) checkImage(v *view, image osimage.Config) error {
 			"that is built for it", image.Label(), image.Architecture, s.architecture)
 	}
 
+	if image.Scheme != osimage.SchemeDPS {
+		return slots.Refuse(v1alpha1.ReasonSchemeUnsupported, "image %s is made for slots of the scheme %s and this machine's are %s; "+
+			"use an image of the same scheme", image.Label(), image.Scheme, osimage.SchemeDPS)
+	}
+
 	if data, _ := image.Data(); data.Role != v.place.Role {
 		return slots.Refuse(v1alpha1.ReasonSchemeUnsupported, "image %s has a %s file system and this machine runs from a %s "+
 			"slot; use an image of the same layout", image.Label(), data.Role, v.place.Role)

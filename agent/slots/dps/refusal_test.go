@@ -48,6 +48,13 @@ func TestRefusals(t *testing.T) {
 			c.Contents = slices.Clone(c.Contents)
 			c.Contents[0].Role, c.Contents[1].Role = osimage.RoleRoot, osimage.RoleRootVerity
 		}, want: v1alpha1.ReasonSchemeUnsupported},
+		"Flatcar's image": {config: func(c *osimage.Config) {
+			c.Scheme, c.Contents = osimage.SchemeGPTPrio, []osimage.Content{c.Contents[0], c.Contents[2]}
+			c.Contents[1].Role = osimage.RoleKernel
+		}, want: v1alpha1.ReasonSchemeUnsupported},
+		"Garden Linux's image": {config: func(c *osimage.Config) {
+			c.Scheme, c.RootHash, c.Contents = osimage.SchemeUKI, "", c.Contents[2:3]
+		}, want: v1alpha1.ReasonSchemeUnsupported},
 		"file system too large": {config: func(c *osimage.Config) {
 			c.Contents = slices.Clone(c.Contents)
 			c.Contents[0].RawSize = 64*faulty.SectorSize + 1
