@@ -1,18 +1,16 @@
 package main
 
 import (
-	"debug/pe"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/stayput-dev/stayput/agent/boot"
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/uki"
 )
 
 // roleUses say what a role's file is, for the flags' help.
@@ -107,21 +105,21 @@ func checkUKI(spec osimage.BuildSpec) (err error) {
 
 	defer func() { err = errors.Join(err, file.Close()) }()
 
-	uki, err := boot.ReadUKI(file)
+	image, err := uki.Read(file)
 	if err != nil {
 		return mistake("--uki "+path, err.Error(), "give the file that ukify has made")
 	}
 
 	if spec.Scheme == osimage.SchemeDPS {
-		if err := checkRootHash(uki.CommandLine, path, spec); err != nil {
+		if err := checkRootHash(image.CommandLine, path, spec); err != nil {
 			return err
 		}
 	}
 
 	for _, of := range []struct{ what, got, flag, want string }{
-		{"IMAGE_ID", uki.SortKey(), "--name", spec.Name},
-		{"IMAGE_VERSION", uki.Version(), "--version", spec.Version},
-		{"architecture", architectureOf(file), "--arch", spec.Architecture},
+		{"IMAGE_ID", image.SortKey(), "--name", spec.Name},
+		{"IMAGE_VERSION", image.Version(), "--version", spec.Version},
+		{"architecture", image.Architecture, "--arch", spec.Architecture},
 	} {
 		if of.got != of.want {
 			return mistake("--uki "+path, fmt.Sprintf("its %s is %q, %s is %q", of.what, of.got, of.flag, of.want),
@@ -133,7 +131,7 @@ func checkUKI(spec osimage.BuildSpec) (err error) {
 }
 
 // checkRootHash makes sure that the UKI starts the image's file system: by the hash a node finds out its slot.
-func checkRootHash(line boot.CommandLine, path string, spec osimage.BuildSpec) error {
+func checkRootHash(line uki.CommandLine, path string, spec osimage.BuildSpec) error {
 	key, other := "usrhash", "roothash"
 	if _, root := spec.Inputs[osimage.RoleRoot]; root {
 		key, other = other, key
@@ -152,24 +150,6 @@ func checkRootHash(line boot.CommandLine, path string, spec osimage.BuildSpec) e
 	}
 
 	return nil
-}
-
-// architectureOf is the GOARCH of a PE file's machine type, "" for one that images cannot have.
-func architectureOf(file io.ReaderAt) string {
-	image, err := pe.NewFile(file)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = image.Close() }() // closes nothing: the file is the caller's
-
-	switch image.Machine {
-	case pe.IMAGE_FILE_MACHINE_AMD64:
-		return "amd64"
-	case pe.IMAGE_FILE_MACHINE_ARM64:
-		return "arm64"
-	default:
-		return ""
-	}
 }
 
 func printLine(cmd *cobra.Command, format string, args ...any) error {
