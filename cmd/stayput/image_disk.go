@@ -20,16 +20,23 @@ func newImageDiskCommand() *cobra.Command {
 
 	command := &cobra.Command{
 		Use:   "disk IMAGE FILE",
-		Short: "Make the raw disk for a machine's first provisioning",
-		Long: `Make the raw disk for a machine's first provisioning.
+		Short: "Make the disk for a machine's first provisioning",
+		Long: `Make the disk for a machine's first provisioning.
 
 The disk has a GPT with the EFI system partition, slot a with the image, slot b empty, and the persistent root file
 system at the end. The image needs a loader and, when it has a /usr, a state content. Nothing is mounted, root is not
-needed, and the same image and flags give the same bytes. The file is sparse, and replaced as a whole.
+needed, and the same image and flags give the same bytes. The file is sparse, and replaced as a whole. Its SHA-256 is
+in a file beside it, FILE.sha256.
 
-Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the versions to come.`,
-		Example: `  stayput image disk registry.example/os/node:1.0.0 node.raw --slot-size 4Gi --disk-size 20Gi`,
-		Args:    takes(cobra.ExactArgs(2)),
+Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the versions to come. The root file system
+can: leave --disk-size out, and let the machine grow it at its first boot.
+
+A drive with sectors of 4096 bytes needs a disk of its own, made with --sector-size 4096.
+
+Images of Flatcar and Garden Linux have no loader of ours: provision such machines with the vendor's disk.`,
+		Example: `  stayput image disk registry.example/os/node:1.0.0 node.qcow2 --format qcow2 --slot-size 4Gi
+  stayput image disk registry.example/os/node:1.0.0 node-4k.raw --sector-size 4096`,
+		Args: takes(cobra.ExactArgs(2)),
 	}
 	flags := command.Flags()
 	registry.add(flags)
@@ -45,6 +52,10 @@ Slots and the ESP cannot grow later: choose --slot-size and --esp-size for the v
 		sizes[name] = flags.String(name, "", "`SIZE`"+use+", such as 4Gi")
 	}
 
+	flags.StringVar((*string)(&options.Format), "format", string(disk.FormatRaw), "`FORMAT` of the file: raw or qcow2")
+	flags.Int64Var(&options.SectorSize, "sector-size", disk.SectorSize512,
+		"`BYTES` of a logical sector of the machine's drive: 512 or 4096")
+	flags.BoolVar(&options.Checksum, "checksum", true, "also write FILE.sha256")
 	flags.StringVar(&options.Seed, "uuid-seed", "",
 		"`TEXT` that the disk's own UUIDs are made from (default: the root hash, so all disks of an image have the same)")
 
@@ -97,7 +108,14 @@ func parseSize(flag, text string, into *int64) error {
 
 // describeDisk writes tab-separated columns; the table's Flush reports errors.
 func describeDisk(out io.Writer, file string, result disk.Result) {
-	_, _ = fmt.Fprintf(out, "%s: %d MiB, disk GUID %s\n\n", file, result.Size/mebibyte, result.GUID)
+	_, _ = fmt.Fprintf(out, "%s: %d MiB, %s, sectors of %d bytes, disk GUID %s\n",
+		file, result.Size/mebibyte, result.Format, result.SectorSize, result.GUID)
+
+	if result.SHA256 != "" {
+		_, _ = fmt.Fprintf(out, "SHA-256: %s\n", result.SHA256)
+	}
+
+	_, _ = fmt.Fprintln(out)
 	_, _ = fmt.Fprintf(out, "NUMBER\tLABEL\tSTART MiB\tSIZE MiB\tUUID\n")
 
 	for _, partition := range result.Partitions {

@@ -54,6 +54,25 @@ func small() disk.Sizes {
 func build(t *testing.T, architecture string, contents map[osimage.Role][]byte) *osimage.Image {
 	t.Helper()
 
+	image, _ := buildIn(t, architecture, contents)
+
+	return image
+}
+
+// buildIn also returns the layout folder.
+func buildIn(t *testing.T, architecture string, contents map[osimage.Role][]byte) (*osimage.Image, string) {
+	t.Helper()
+
+	return buildSpec(t, contents, osimage.BuildSpec{
+		Name: "labos", Version: "1.0.0", Architecture: architecture, RootHash: rootHash,
+	})
+}
+
+func buildSpec(
+	t *testing.T, contents map[osimage.Role][]byte, spec osimage.BuildSpec,
+) (image *osimage.Image, folder string) {
+	t.Helper()
+
 	dir := t.TempDir()
 	files := map[osimage.Role]string{}
 
@@ -69,14 +88,15 @@ func build(t *testing.T, architecture string, contents map[osimage.Role][]byte) 
 		t.Fatal(err)
 	}
 
-	image, err := osimage.Build(t.Context(), filepath.Join(dir, "image"), osimage.BuildSpec{
-		Name: "labos", Version: "1.0.0", Architecture: architecture, RootHash: rootHash, Inputs: inputs,
-	})
+	spec.Inputs = inputs
+	folder = filepath.Join(dir, "image")
+
+	image, err = osimage.Build(t.Context(), folder, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return image
+	return image, folder
 }
 
 func create(t *testing.T, image *osimage.Image, options disk.Options) (string, disk.Result) {

@@ -49,9 +49,11 @@ type esp struct {
 	fs *fat32.FileSystem
 }
 
-// writeESP makes the EFI system partition's file system and reads everything back.
-func writeESP(ctx context.Context, source osimage.Source, out *os.File, place partition, ids identities) error {
-	fs, err := createFAT(out, place)
+// writeESP makes the EFI system partition's file system, whose sectors are the disk's, and reads everything back.
+func writeESP(
+	ctx context.Context, source osimage.Source, out *noted, place partition, sectorSize int64, ids identities,
+) error {
+	fs, err := createFAT(out, place, sectorSize)
 	if err != nil {
 		return err
 	}
@@ -83,7 +85,7 @@ func writeESP(ctx context.Context, source osimage.Source, out *os.File, place pa
 		return err
 	}
 
-	return finishFAT(out, place.start, ids.volumeID())
+	return finishFAT(out.File, place.start, sectorSize, ids.volumeID())
 }
 
 // addContent copies a content into a file and compares what can be read there with its digest.

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -55,9 +56,32 @@ type fat struct {
 	table                 []byte
 }
 
+// noted keeps the first error of writing, whose kind the libraries do not pass on.
+type noted struct {
+	*os.File
+
+	failed error
+}
+
+func (n *noted) WriteAt(data []byte, offset int64) (int, error) {
+	count, err := n.File.WriteAt(data, offset)
+	n.failed = cmp.Or(n.failed, err)
+
+	return count, err
+}
+
+// explain is the error of a library, or the one that it came from.
+func (n *noted) explain(err error) error {
+	if err != nil && n.failed != nil {
+		return n.failed
+	}
+
+	return err
+}
+
 // createFAT makes an empty FAT32. The driver rounds the table down for some sizes, so that the last clusters have no
 // entry; then a few clusters at the partition's end stay unused.
-func createFAT(out *os.File, place partition) (*fat32.FileSystem, error) {
+func createFAT(out *noted, place partition, sectorSize int64) (*fat32.FileSystem, error) {
 	const attempts = 8
 
 	size := place.size
@@ -68,7 +92,7 @@ func createFAT(out *os.File, place partition) (*fat32.FileSystem, error) {
 			return nil, fmt.Errorf("making the file system: %w", err)
 		}
 
-		made, err := openFAT(out, place.start)
+		made, err := openFAT(out.File, place.start, sectorSize)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +107,7 @@ func createFAT(out *os.File, place partition) (*fat32.FileSystem, error) {
 	return nil, fmt.Errorf("making the file system of %d bytes: %w", place.size, errBrokenFAT)
 }
 
-func openFAT(out *os.File, start int64) (*fat, error) {
+func openFAT(out *os.File, start, sectorSize int64) (*fat, error) {
 	boot := make([]byte, sectorSize)
 	if _, err := out.ReadAt(boot, start); err != nil {
 		return nil, fmt.Errorf("reading the boot sector: %w", err)
@@ -114,8 +138,8 @@ func openFAT(out *os.File, start int64) (*fat, error) {
 
 // finishFAT makes reproducible and correct what the driver leaves otherwise: times, the volume ID, the number of free
 // clusters, and the '..' entries below the root, which must say 0.
-func finishFAT(out *os.File, start int64, volumeID []byte) error {
-	made, err := openFAT(out, start)
+func finishFAT(out *os.File, start, sectorSize int64, volumeID []byte) error {
+	made, err := openFAT(out, start, sectorSize)
 	if err != nil {
 		return err
 	}

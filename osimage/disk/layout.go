@@ -14,15 +14,15 @@ const (
 	mib = 1 << 20
 	gib = 1 << 30
 
-	// sectorSize is the logical sector size of the disks that are made; images for 4Kn disks are not.
-	sectorSize = 512
 	// alignment is what partitions start at and are rounded to.
 	alignment = mib
 	// tableRoom is left free at the end for the backup GPT.
 	tableRoom = mib
 
-	// minESPSize keeps the file system a FAT32: that needs 65525 clusters of at least 512 bytes.
+	// minESPSize and minESPSize4K keep the file system a FAT32, which needs 65525 clusters of at least one sector
+	// (Microsoft FAT specification 1.03, section 3.5).
 	minESPSize     = 64 * mib
+	minESPSize4K   = 260 * mib
 	defaultESPSize = 512 * mib
 	// maxESPSize is far above what UKIs need, and below what the FAT driver can make.
 	maxESPSize = 32 * gib
@@ -125,11 +125,12 @@ type partition struct {
 type plan struct {
 	guid       string
 	size       int64
+	sectorSize int64
 	partitions []partition
 }
 
 // newPlan decides all sizes and identities. The seed makes the random ones.
-func newPlan(config osimage.Config, sizes Sizes, seed string) (*plan, error) {
+func newPlan(config osimage.Config, sizes Sizes, seed string, sectorSize int64) (*plan, error) {
 	if err := sizes.check(); err != nil {
 		return nil, err
 	}
@@ -139,7 +140,7 @@ func newPlan(config osimage.Config, sizes Sizes, seed string) (*plan, error) {
 		return nil, err
 	}
 
-	esp, err := espSize(config, sizes.ESP)
+	esp, err := espSize(config, sizes.ESP, sectorSize)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +158,7 @@ func newPlan(config osimage.Config, sizes Sizes, seed string) (*plan, error) {
 		last.label, last.kind = LabelState, typeLinuxData
 	}
 
-	result := &plan{guid: ids.of("disk"), partitions: []partition{
+	result := &plan{guid: ids.of("disk"), sectorSize: sectorSize, partitions: []partition{
 		{label: LabelESP, kind: gpt.EFISystemPartition, id: ids.of("esp"), size: esp},
 		{
 			label: config.Label(), kind: dataKind, id: uuidOf(config.RootHash[:32]), attributes: attributeReadOnly,
@@ -239,10 +240,16 @@ func slotSizes(config osimage.Config, sizes Sizes) (data, verity int64, err erro
 	return data, verity, nil
 }
 
-func espSize(config osimage.Config, size int64) (int64, error) {
+func espSize(config osimage.Config, size, sectorSize int64) (int64, error) {
 	uki, _ := config.Content(osimage.RoleUKI)
 	loader, _ := config.Content(osimage.RoleLoader)
-	least := max(roundUp(ukisOnESP*uki.RawSize+2*loader.RawSize+espOverhead), minESPSize)
+	smallest := int64(minESPSize)
+
+	if sectorSize > SectorSize512 {
+		smallest = minESPSize4K
+	}
+
+	least := max(roundUp(ukisOnESP*uki.RawSize+2*loader.RawSize+espOverhead), smallest)
 
 	if size == 0 {
 		// One UKI of head room, since those grow from version to version.
@@ -259,7 +266,8 @@ func espSize(config osimage.Config, size int64) (int64, error) {
 
 	size = min(roundUp(size), maxESPSize)
 	if size < least {
-		return 0, tooSmall("--esp-size", size, least, fmt.Sprintf("%d UKIs and the loader", ukisOnESP))
+		return 0, tooSmall("--esp-size", size, least,
+			fmt.Sprintf("%d UKIs and the loader on sectors of %d bytes", ukisOnESP, sectorSize))
 	}
 
 	return size, nil

@@ -43,7 +43,9 @@ func TestPlans(t *testing.T) {
 			Verity: choice("verity size", gib),
 		}
 
-		made, err := newPlan(config, sizes, "seed")
+		sectorSize := rapid.SampledFrom(SectorSizes()).Draw(t, "sector size")
+
+		made, err := newPlan(config, sizes, "seed", sectorSize)
 		if err != nil {
 			if sizes == (Sizes{}) {
 				t.Fatalf("the defaults were refused: %v", err)
@@ -136,7 +138,7 @@ func TestFilesOfTheESPAreReadBack(t *testing.T) {
 
 	t.Cleanup(func() { _ = out.Close() })
 
-	fs, err := createFAT(out, partition{size: minESPSize})
+	fs, err := createFAT(&noted{File: out}, partition{size: minESPSize}, SectorSize512)
 	if err != nil {
 		t.Fatal(err)
 	}
