@@ -7,34 +7,86 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/stayput-dev/stayput/osimage/hosts"
 )
 
 // progressForNewTries is the number of bytes after which a transfer counts as healthy again.
 const progressForNewTries = 256 << 10
 
-// registryBlobs reads blobs from a registry.
+// registryBlobs reads blobs from a registry, or its mirrors.
 type registryBlobs struct {
 	client     *Client
+	place      *place
 	repository name.Repository
+	locations  *locations
 }
 
-var _ blobs = (*registryBlobs)(nil)
+var (
+	_ blobs       = (*registryBlobs)(nil)
+	_ rangedBlobs = (*registryBlobs)(nil)
+)
 
 func (r *registryBlobs) open(ctx context.Context, source blob, from, to int64) (io.ReadCloser, error) {
-	transfer := &transfer{ctx: ctx, from: r, blob: source, pos: from, end: to, reached: from}
+	return r.start(&transfer{ctx: withAskedPause(ctx), from: r, blob: source, pos: from, end: to, reached: from, whole: from == 0})
+}
 
+func (r *registryBlobs) openRange(ctx context.Context, source blob, from, to int64) (io.ReadCloser, error) {
+	return r.start(&transfer{ctx: withAskedPause(ctx), from: r, blob: source, pos: from, end: to, reached: from, ranged: true})
+}
+
+func (r *registryBlobs) start(transfer *transfer) (io.ReadCloser, error) {
 	for {
-		err := transfer.connect(from == 0)
+		err := transfer.connect()
 		if err == nil {
+			// From now on what is before pos was read, so it can be skipped through when there are no ranges.
+			transfer.whole = true
+
 			return transfer, nil
 		}
 
 		if err := transfer.failed(err); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// locations are where hosts have said that blobs are: the addresses of storage that they redirect to. Asking there
+// directly spares each further range the way through the registry. Such addresses are signed and expire, so a refusal
+// there means no more than that the registry is to be asked again.
+type locations struct {
+	mutex sync.Mutex
+	known map[location]*url.URL
+}
+
+type location struct {
+	host   *endpoint
+	digest string
+}
+
+func (l *locations) get(host *endpoint, digest string) *url.URL {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+
+	return l.known[location{host, digest}]
+}
+
+func (l *locations) set(host *endpoint, digest string, address *url.URL) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+
+	if l.known == nil {
+		l.known = map[location]*url.URL{}
+	}
+
+	if address == nil {
+		delete(l.known, location{host, digest})
+	} else {
+		l.known[location{host, digest}] = address
 	}
 }
 
@@ -48,6 +100,10 @@ type transfer struct {
 	// reached is the furthest pos so far: what was skipped through again is no progress.
 	reached int64
 	body    io.ReadCloser
+	// whole allows an answer with the whole blob, which is skipped through up to pos; ranged allows none.
+	whole, ranged bool
+	// host is the one that was asked last.
+	host *endpoint
 	// opened tells whether bytes came before, so that 401 and 403 mean an expired address, not a refusal.
 	opened   bool
 	failures int
@@ -63,7 +119,7 @@ func (t *transfer) Read(buffer []byte) (int, error) {
 
 	for {
 		if t.body == nil {
-			if err := t.connect(true); err != nil {
+			if err := t.connect(); err != nil {
 				if err := t.failed(err); err != nil {
 					return 0, err
 				}
@@ -124,6 +180,11 @@ func (t *transfer) failed(err error) error {
 	t.failures++
 	t.healthy = 0
 
+	// A mirror that cuts each transfer is worse than none.
+	if t.failures > 1 && t.host != nil {
+		t.host.rest(t.from.client.now(), err)
+	}
+
 	return t.from.client.retry.pause(t.ctx, t.failures, err)
 }
 
@@ -146,45 +207,72 @@ func (t *transfer) disconnect() {
 	t.body = nil
 }
 
-// connect asks for the bytes from pos on. With discard, an answer that starts at 0 is skipped through; without, it is
-// errNoRanges.
-func (t *transfer) connect(discard bool) error {
-	session, err := t.from.client.session(t.ctx, t.from.repository, transport.PullScope)
-	if err != nil {
-		return classify(t.ctx, t.blob.subject, err)
+// connect asks the hosts in turn for the bytes from pos on. It returns errNoRanges when all that is to be had is the
+// whole blob, and that is not allowed.
+func (t *transfer) connect() error {
+	return t.from.place.each(t.ctx, t.blob.subject, hosts.Pull, func(host *endpoint) error {
+		err := t.connectTo(host)
+		if err != nil {
+			t.disconnect()
+		}
+
+		return err
+	})
+}
+
+// connectTo asks one host. Its errors are classified by its caller.
+func (t *transfer) connectTo(host *endpoint) error {
+	t.host = host
+
+	if address := t.from.locations.get(host, t.blob.digest); address != nil {
+		if t.ask(host, host.network, address) == nil {
+			return nil
+		}
+
+		t.disconnect()
+		t.from.locations.set(host, t.blob.digest, nil)
 	}
 
-	response, err := t.request(session, t.pos > 0 || t.end < t.blob.size) //nolint:bodyclose // It is t.body, closed by disconnect.
+	repository := host.repository(t.from.repository)
+	address := &url.URL{
+		Scheme: repository.Scheme(), Host: repository.RegistryStr(),
+		Path: apiPath + repository.RepositoryStr() + "/blobs/" + t.blob.digest,
+	}
+
+	return host.authorized(t.ctx, t.from.client.keychain, repository, []string{repository.Scope(transport.PullScope)},
+		func(session http.RoundTripper) error { return t.ask(host, session, address) })
+}
+
+// ask sends a request and looks at the answer, whose body becomes the transfer's.
+func (t *transfer) ask(host *endpoint, session http.RoundTripper, address *url.URL) error {
+	response, err := t.request(session, address, t.pos > 0 || t.end < t.blob.size) //nolint:bodyclose // See disconnect.
 	if err != nil {
-		return classify(t.ctx, t.blob.subject, err)
+		return err
 	}
 
 	switch response.StatusCode {
 	case http.StatusPartialContent:
 		err = t.checkRange(response)
 	case http.StatusOK:
-		err = t.acceptWhole(response, discard)
+		err = t.acceptWhole(response)
 	case http.StatusRequestedRangeNotSatisfiable, http.StatusNotImplemented:
-		err = t.withoutRange(session, discard)
+		err = t.withoutRange(session, address, response)
+	case http.StatusUnauthorized:
+		err = statusError(t.blob.subject, response.StatusCode, errUnauthenticated)
 	default:
 		err = statusError(t.blob.subject, response.StatusCode, nil)
 	}
 
-	if err != nil {
-		t.disconnect()
+	if err == nil && response.Request.URL.Host != host.registry.RegistryStr() {
+		t.from.locations.set(host, t.blob.digest, response.Request.URL)
 	}
 
 	return err
 }
 
 // request sends one GET; the answer's body becomes the transfer's.
-func (t *transfer) request(session http.RoundTripper, ranged bool) (*http.Response, error) {
+func (t *transfer) request(session http.RoundTripper, address *url.URL, ranged bool) (*http.Response, error) {
 	t.disconnect()
-
-	address := url.URL{
-		Scheme: t.from.repository.Scheme(), Host: t.from.repository.RegistryStr(),
-		Path: "/v2/" + t.from.repository.RepositoryStr() + "/blobs/" + t.blob.digest,
-	}
 
 	request, err := http.NewRequestWithContext(t.ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
@@ -222,19 +310,20 @@ func (t *transfer) checkRange(response *http.Response) error {
 }
 
 // acceptWhole takes an answer with the whole blob.
-func (t *transfer) acceptWhole(response *http.Response, discard bool) error {
+func (t *transfer) acceptWhole(response *http.Response) error {
 	if response.ContentLength >= 0 {
 		if err := t.checkSize(response.ContentLength); err != nil {
 			return err
 		}
 	}
 
-	if t.pos == 0 {
-		return nil
-	}
+	asked := t.pos > 0 || t.end < t.blob.size
 
-	if !discard {
+	switch {
+	case t.ranged && asked, !t.whole && t.pos > 0:
 		return errNoRanges
+	case t.pos == 0:
+		return nil
 	}
 
 	target := t.pos
@@ -257,17 +346,28 @@ func (t *transfer) acceptWhole(response *http.Response, discard bool) error {
 	return nil
 }
 
-func (t *transfer) withoutRange(session http.RoundTripper, discard bool) error {
-	response, err := t.request(session, false) //nolint:bodyclose // It is t.body, closed by disconnect.
+// withoutRange asks for the whole blob after a range was refused with 416 or 501.
+func (t *transfer) withoutRange(session http.RoundTripper, address *url.URL, refused *http.Response) error {
+	// A registry that has less than it should have says so in the refusal (RFC 9110, section 14.4).
+	var size int64
+	if _, err := fmt.Sscanf(refused.Header.Get("Content-Range"), "bytes */%d", &size); err == nil && size < t.end {
+		return t.checkSize(size)
+	}
+
+	if t.ranged {
+		return errNoRanges
+	}
+
+	response, err := t.request(session, address, false) //nolint:bodyclose // See disconnect.
 	if err != nil {
-		return classify(t.ctx, t.blob.subject, err)
+		return err
 	}
 
 	if response.StatusCode != http.StatusOK {
 		return statusError(t.blob.subject, response.StatusCode, nil)
 	}
 
-	return t.acceptWhole(response, discard)
+	return t.acceptWhole(response)
 }
 
 // checkSize refuses a blob that the registry has in another size than the manifest says.

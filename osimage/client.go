@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"runtime"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/stayput-dev/stayput/osimage/hosts"
 )
 
 // Client speaks to registries. It is safe for concurrent use.
@@ -29,11 +32,16 @@ type Client struct {
 	stallAfter   time.Duration
 	count        func(n int64)
 	notice       func(cause error, pause time.Duration)
-	base         http.RoundTripper
+	proxy        func(*url.URL) (*url.URL, error)
+	limit        int64
+	hostsDir     string
+	hostsWarning func(text string)
+	now          func() time.Time
+	network      *network
 
 	mutex sync.Mutex
-	// sessions are the authenticated transports, by repository and scope.
-	sessions map[string]http.RoundTripper
+	// places are the hosts of each registry that was asked.
+	places map[string]*place
 }
 
 // Resolved is what a reference means at this moment.
@@ -54,7 +62,8 @@ func NewClient(options ...Option) (*Client, error) {
 		retry:      defaultRetry(),
 		stallAfter: defaultStallAfter,
 		count:      func(int64) {},
-		sessions:   map[string]http.RoundTripper{},
+		now:        time.Now,
+		places:     map[string]*place{},
 	}
 
 	for _, option := range options {
@@ -64,7 +73,15 @@ func NewClient(options ...Option) (*Client, error) {
 	}
 
 	client.retry.notice = client.notice
-	client.base = newTransport(client.roots, client.plainHTTP, client.stallAfter, client.count)
+	client.network = &network{stallAfter: client.stallAfter, count: client.count, proxy: client.proxy}
+
+	if client.proxy == nil {
+		client.network.proxy = proxyFromEnvironment()
+	}
+
+	if client.limit > 0 {
+		client.network.in, client.network.out = newLimiter(client.limit), newLimiter(client.limit)
+	}
 
 	return client, nil
 }
@@ -99,7 +116,11 @@ func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
 		}
 	}
 
-	source := &registryBlobs{client: c, repository: parsed.Context()}
+	source, err := c.blobsOf(parsed.Context())
+	if err != nil {
+		return nil, err
+	}
+
 	image := &Image{
 		reference: parsed.Context().Name() + "@" + descriptor.Digest.String(),
 		digest:    descriptor.Digest.String(), manifest: descriptor.Manifest, blobs: source,
@@ -145,19 +166,32 @@ func (c *Client) parse(reference string) (name.Reference, error) {
 	return parsed, nil
 }
 
-// get fetches the manifest of a reference.
+// get fetches the manifest of a reference from the first host that has it.
 func (c *Client) get(ctx context.Context, reference name.Reference) (*remote.Descriptor, error) {
+	place, err := c.placeOf(reference.Context().Registry)
+	if err != nil {
+		return nil, err
+	}
+
+	// Whoever is asked for a tag decides what it means; what a digest means is checked.
+	need := hosts.Resolve
+	if _, ok := reference.(name.Digest); ok {
+		need = hosts.Pull
+	}
+
 	var descriptor *remote.Descriptor
 
-	err := c.retry.do(ctx, reference.Name(), func() error {
-		session, err := c.session(ctx, reference.Context(), transport.PullScope)
-		if err != nil {
-			return err
-		}
+	err = c.retry.do(ctx, reference.Name(), func(ctx context.Context) error {
+		return place.each(ctx, reference.Name(), need, func(host *endpoint) error {
+			local := host.reference(reference)
 
-		descriptor, err = remote.Get(reference, remote.WithContext(ctx), remote.WithTransport(session))
+			return host.authorized(ctx, c.keychain, local.Context(), []string{local.Scope(transport.PullScope)},
+				func(session http.RoundTripper) (err error) {
+					descriptor, err = remote.Get(local, remote.WithContext(ctx), remote.WithTransport(session))
 
-		return err
+					return err
+				})
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -253,36 +287,4 @@ func notAnImage(subject, detail string, cause error) error {
 		Kind: ErrNotAnImage, Subject: subject, Detail: detail, Err: cause,
 		Fix: "images are made with `stayput image build`",
 	}
-}
-
-// session returns a transport that is authenticated for a repository.
-func (c *Client) session(ctx context.Context, repository name.Repository, scope string) (http.RoundTripper, error) {
-	key := repository.Name() + " " + scope
-
-	c.mutex.Lock()
-	session := c.sessions[key]
-	c.mutex.Unlock()
-
-	if session != nil {
-		return session, nil
-	}
-
-	auth, err := authn.Resolve(ctx, c.keychain, repository)
-	if err != nil {
-		return nil, &Error{
-			Kind: ErrUnauthorized, Subject: "credentials for " + repository.RegistryStr(), Err: err,
-			Fix: "correct the docker config, or the credential helper that it names",
-		}
-	}
-
-	session, err = transport.NewWithContext(ctx, repository.Registry, auth, c.base, []string{repository.Scope(scope)})
-	if err != nil {
-		return nil, fmt.Errorf("signing in to %s: %w", repository.RegistryStr(), err)
-	}
-
-	c.mutex.Lock()
-	c.sessions[key] = session
-	c.mutex.Unlock()
-
-	return session, nil
 }

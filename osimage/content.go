@@ -31,7 +31,9 @@ type contentReader struct {
 	layer   *countingHash
 	decoder *zstd.Decoder
 
-	// hash is nil when the content is not read from its start.
+	// whole tells whether the layer is read from its start.
+	whole bool
+	// hash is that of the raw bytes, nil when they are not all read, or not to be verified.
 	hash hash.Hash
 	pos  int64
 	err  error
@@ -39,7 +41,7 @@ type contentReader struct {
 
 // openContent opens a content so that the first byte read is the one at offset.
 func (i *Image) openContent(
-	ctx context.Context, content Content, start position, offset int64,
+	ctx context.Context, content Content, start position, offset int64, hashRaw bool,
 ) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	source := i.blobOf(content)
@@ -56,10 +58,12 @@ func (i *Image) openContent(
 		return nil, err
 	}
 
-	reader := &contentReader{content: content, blob: source, cancel: cancel, body: body, pos: start.raw}
+	reader := &contentReader{
+		content: content, blob: source, cancel: cancel, body: body, pos: start.raw, whole: start == position{},
+	}
 	reader.layer = &countingHash{hash: sha256.New(), count: start.compressed}
 
-	if start.raw == 0 {
+	if reader.whole && hashRaw {
 		reader.hash = sha256.New()
 	}
 
@@ -132,8 +136,7 @@ func (r *contentReader) verify() error {
 		return truncated(r.blob.subject, "layer", r.layer.count, r.content.Size)
 	}
 
-	// Whoever starts at byte 0 of the layer has all of it.
-	if r.hash != nil {
+	if r.whole {
 		if got := digestOf(r.layer.hash); got != r.content.Digest {
 			return wrongDigest(r.blob.subject, "layer", got, r.content.Digest)
 		}

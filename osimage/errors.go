@@ -27,6 +27,8 @@ var (
 	ErrPlainHTTP = errors.New("plain HTTP refused")
 	// ErrInvalid is returned when what was asked for cannot be done: an option, a reference or a file that makes no sense.
 	ErrInvalid = errors.New("cannot be used")
+	// ErrBrokenMedium is returned when a medium gives back other bytes than were written to it.
+	ErrBrokenMedium = errors.New("broken medium")
 	// ErrTransient is returned when the network or the registry failed and all tries were used up. Try again later.
 	ErrTransient = errors.New("transient failure")
 )

@@ -68,6 +68,11 @@ func (i *Image) Manifest() []byte {
 // does not match. Read from an offset, only frame checksums and the size are verified: verify what was written.
 // A broken transfer is taken up where it stopped; when the client's tries are used up, Read returns ErrTransient.
 func (i *Image) Open(ctx context.Context, role Role, offset int64) (io.ReadCloser, error) {
+	return i.open(ctx, role, offset, true)
+}
+
+// open is Open, with or without verifying the raw digest.
+func (i *Image) open(ctx context.Context, role Role, offset int64, hashRaw bool) (io.ReadCloser, error) {
 	content, err := i.content(role)
 	if err != nil {
 		return nil, err
@@ -87,7 +92,7 @@ func (i *Image) Open(ctx context.Context, role Role, offset int64) (io.ReadClose
 		return nil, err
 	}
 
-	return i.openContent(ctx, content, start, offset)
+	return i.openContent(ctx, content, start, offset, hashRaw)
 }
 
 func (i *Image) content(role Role) (Content, error) {

@@ -1,9 +1,13 @@
 package osimage
 
 import (
+	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"unsafe"
 
@@ -20,9 +24,16 @@ const (
 	readBackSize = 4 << 20
 )
 
+// descriptor is a target that is a file or a device of the kernel's: an *os.File, or what has one inside.
+type descriptor interface {
+	Fd() uintptr
+	Name() string
+	Stat() (fs.FileInfo, error)
+}
+
 // mediumSize returns the size of a target that cannot grow.
 func mediumSize(target Target) (size int64, bounded bool, err error) {
-	file, ok := target.(*os.File)
+	file, ok := target.(descriptor)
 	if !ok {
 		return 0, false, nil
 	}
@@ -36,7 +47,7 @@ func mediumSize(target Target) (size int64, bounded bool, err error) {
 		return 0, false, nil
 	}
 
-	size, err = file.Seek(0, io.SeekEnd)
+	size, err = unix.Seek(int(file.Fd()), 0, io.SeekEnd)
 	if err != nil {
 		return 0, false, fmt.Errorf("finding its end: %w", err)
 	}
@@ -46,12 +57,12 @@ func mediumSize(target Target) (size int64, bounded bool, err error) {
 
 // flusher starts writing dirty pages out early.
 type flusher struct {
-	file        *os.File
+	file        descriptor
 	from, until int64
 }
 
 func newFlusher(target Target) *flusher {
-	file, _ := target.(*os.File)
+	file, _ := target.(descriptor)
 
 	return &flusher{file: file}
 }
@@ -76,87 +87,134 @@ func (f *flusher) wrote(position, count int64) {
 	f.from = f.until
 }
 
-// medium reads a target past the page cache where that can be done.
-type medium struct {
-	reader io.ReaderAt
-	// direct is set when reader is a descriptor of its own with O_DIRECT.
+// readBack reads a content from its medium while it is still being written, and hashes it.
+type readBack struct {
+	content Content
+	target  Target
+	offset  int64
+
+	// file is nil when the target is not of the kernel's.
+	file descriptor
+	// direct reads past the page cache. It is opened at the first read, and stays nil where there is no such thing.
 	direct *os.File
+	opened bool
 	buffer []byte
+
+	sum hash.Hash
+	// done is the number of the content's bytes that were read.
+	done int64
 }
 
-// openMedium flushes a target and prepares reading from what is below its caches.
-func openMedium(target Target, offset int64) (*medium, error) {
-	if syncer, ok := target.(interface{ Sync() error }); ok {
+func newReadBack(content Content, target Target, offset int64) *readBack {
+	file, _ := target.(descriptor)
+
+	return &readBack{
+		content: content, target: target, offset: offset, file: file,
+		buffer: alignedBuffer(readBackSize), sum: sha256.New(),
+	}
+}
+
+// concurrent tells whether the target can be flushed and read while it is written to.
+func (r *readBack) concurrent() bool { return r.file != nil }
+
+// digest is that of what was read.
+func (r *readBack) digest() string { return digestOf(r.sum) }
+
+// sync returns when what was written is on the medium.
+func (r *readBack) sync() error {
+	if syncer, ok := r.target.(interface{ Sync() error }); ok {
 		if err := syncer.Sync(); err != nil {
-			return nil, fmt.Errorf("flushing %s: %w", targetName(target), err)
+			return fmt.Errorf("flushing %s: %w", targetName(r.target), err)
 		}
-	}
-
-	if dropper, ok := target.(interface{ DropCache() error }); ok {
-		if err := dropper.DropCache(); err != nil {
-			return nil, fmt.Errorf("dropping the cache of %s: %w", targetName(target), err)
-		}
-	}
-
-	result := &medium{reader: target, buffer: alignedBuffer(readBackSize)}
-
-	file, ok := target.(*os.File)
-	if !ok {
-		return result, nil
-	}
-
-	if err := dropPages(file); err != nil {
-		return nil, fmt.Errorf("dropping the cache of %s: %w", file.Name(), err)
-	}
-
-	if offset%directAlignment != 0 {
-		return result, nil
-	}
-
-	// Some file systems have no O_DIRECT; then the dropped cache has to do.
-	direct, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), os.O_RDONLY|unix.O_DIRECT, 0)
-	if err == nil {
-		result.reader, result.direct = direct, direct
-	}
-
-	return result, nil
-}
-
-// dropPages makes the kernel forget the clean pages of a file or block device.
-func dropPages(file *os.File) error {
-	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return fmt.Errorf("posix_fadvise: %w", err)
-	}
-
-	info, err := file.Stat()
-	if err != nil {
-		return fmt.Errorf("looking at it: %w", err)
-	}
-
-	if info.Mode()&os.ModeDevice == 0 {
-		return nil
-	}
-
-	// BLKFLSBUF needs root; O_DIRECT, which is used next, does not.
-	if err := unix.IoctlSetInt(int(file.Fd()), unix.BLKFLSBUF, 0); err != nil && !errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("BLKFLSBUF: %w", err)
 	}
 
 	return nil
 }
 
-// next reads up to limit bytes, at most a piece. The result is valid until the next call.
-func (m *medium) next(position, limit int64) ([]byte, error) {
+// upTo reads what was flushed, up to a position of the content. Before the content's end it may stop a little earlier,
+// where a read can begin the next time.
+func (r *readBack) upTo(ctx context.Context, end int64) error {
+	if end < r.content.RawSize {
+		end -= end % directAlignment
+	}
+
+	if r.done >= end {
+		return nil
+	}
+
+	if err := r.dropCache(end); err != nil {
+		return err
+	}
+
+	for r.done < end {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+
+		piece, err := r.next(end)
+		if err != nil {
+			return fmt.Errorf("reading %s back at byte %d: %w", targetName(r.target), r.offset+r.done, err)
+		}
+
+		r.sum.Write(piece)
+		r.done += int64(len(piece))
+	}
+
+	return nil
+}
+
+// dropCache makes the reads up to a position come from the medium.
+func (r *readBack) dropCache(end int64) error {
+	var err error
+
+	dropper, own := r.target.(interface{ DropCache() error })
+
+	switch {
+	case r.file != nil:
+		err = r.dropPages(end)
+	case own:
+		err = dropper.DropCache()
+	}
+
+	if err != nil {
+		return fmt.Errorf("dropping the cache of %s: %w", targetName(r.target), err)
+	}
+
+	return nil
+}
+
+func (r *readBack) dropPages(end int64) error {
+	if !r.opened {
+		r.opened = true
+
+		if r.offset%directAlignment == 0 {
+			// Some file systems have no O_DIRECT; then dropping the pages has to do.
+			if direct, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", r.file.Fd()), os.O_RDONLY|unix.O_DIRECT, 0); err == nil {
+				r.direct = direct
+			}
+		}
+	}
+
+	// Also with O_DIRECT: what was written is of no use in the cache of a node that serves.
+	return unix.Fadvise(int(r.file.Fd()), r.offset+r.done, end-r.done, unix.FADV_DONTNEED)
+}
+
+// next reads up to a position, at most a piece. The result is valid until the next call.
+func (r *readBack) next(end int64) ([]byte, error) {
 	var (
 		count int
 		err   error
 	)
 
-	if m.direct != nil {
-		// Not ReadAt: that would go on after a short read, at a position that O_DIRECT does not take.
-		count, err = unix.Pread(int(m.direct.Fd()), m.buffer, position)
+	limit := end - r.done
+
+	if r.direct != nil {
+		// Not ReadAt: that would go on after a short read, at a position that O_DIRECT does not take. A read that begins
+		// and ends at whole blocks takes no byte that is being written.
+		size := min(int64(len(r.buffer)), limit+directAlignment-1)
+		count, err = unix.Pread(int(r.direct.Fd()), r.buffer[:size-size%directAlignment], r.offset+r.done)
 	} else {
-		count, err = m.reader.ReadAt(m.buffer[:min(int64(len(m.buffer)), limit)], position)
+		count, err = r.target.ReadAt(r.buffer[:min(int64(len(r.buffer)), limit)], r.offset+r.done)
 		if errors.Is(err, io.EOF) && count > 0 {
 			err = nil
 		}
@@ -170,15 +228,15 @@ func (m *medium) next(position, limit int64) ([]byte, error) {
 		return nil, io.ErrUnexpectedEOF
 	}
 
-	return m.buffer[:min(int64(count), limit)], nil
+	return r.buffer[:min(int64(count), limit)], nil
 }
 
-func (m *medium) close() error {
-	if m.direct == nil {
+func (r *readBack) close() error {
+	if r.direct == nil {
 		return nil
 	}
 
-	return m.direct.Close()
+	return r.direct.Close()
 }
 
 // alignedBuffer returns a buffer whose address O_DIRECT takes.

@@ -72,18 +72,13 @@ func WithCAFile(path string) Option {
 			return nil
 		}
 
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return fmt.Errorf("reading the registry's CA file: %w (create the file, or leave the setting empty)", err)
-		}
-
 		pool, err := x509.SystemCertPool()
 		if err != nil {
 			return fmt.Errorf("reading the system's certificate authorities: %w", err)
 		}
 
-		if !pool.AppendCertsFromPEM(data) {
-			return invalid("CA file "+path, "no certificate is in it", "write it as PEM: -----BEGIN CERTIFICATE-----")
+		if err := addCAFile(pool, path); err != nil {
+			return err
 		}
 
 		client.roots = pool
@@ -148,7 +143,7 @@ func WithRetry(retry Retry) Option {
 }
 
 // WithRetryNotice calls notice before each pause after which a failure is tried again, so that nobody takes the wait for
-// a standstill. It is called from several goroutines.
+// a standstill, and with a pause of 0 when a mirror failed and the next host is asked. It is called from several goroutines.
 func WithRetryNotice(notice func(cause error, pause time.Duration)) Option {
 	return func(client *Client) error {
 		client.notice = notice
@@ -166,6 +161,43 @@ func WithStallTimeout(after time.Duration) Option {
 		}
 
 		client.stallAfter = after
+
+		return nil
+	}
+}
+
+// WithHostsDir asks the mirrors first that containerd's hosts.toml files below a folder name, such as
+// /etc/containerd/certs.d; see the package osimage/hosts. An empty path means no mirrors.
+//
+// The files are read again for each image, so that a change needs no restart. A tag is resolved only by hosts with that
+// capability; blobs and manifests come from any host, since their digests are verified. A host that fails is not asked
+// for half a minute. Each host gets only credentials that are kept under its own name.
+func WithHostsDir(path string) Option {
+	return func(client *Client) error {
+		client.hostsDir = path
+
+		return nil
+	}
+}
+
+// WithHostsWarning calls warn with what hosts.toml files say and is not known.
+func WithHostsWarning(warn func(text string)) Option {
+	return func(client *Client) error {
+		client.hostsWarning = warn
+
+		return nil
+	}
+}
+
+// WithRateLimit bounds what the client's transfers receive together, and what they send, to so many bytes a second each.
+// 0 means no bound.
+func WithRateLimit(bytesPerSecond int64) Option {
+	return func(client *Client) error {
+		if bytesPerSecond < 0 {
+			return invalid(fmt.Sprintf("rate limit of %d bytes a second", bytesPerSecond), "", "use 0 or more")
+		}
+
+		client.limit = bytesPerSecond
 
 		return nil
 	}

@@ -3,6 +3,7 @@ package osimage
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -42,8 +43,16 @@ func (c *Client) Push(
 		return Resolved{}, fmt.Errorf("preparing the push: %w", err)
 	}
 
-	if err := c.retry.do(ctx, parsed.Name(), func() error {
-		return c.push(ctx, parsed, source, progress)
+	host, err := c.pushTarget(parsed.Context().Registry)
+	if err != nil {
+		return Resolved{}, err
+	}
+
+	if err := c.retry.do(ctx, parsed.Name(), func(ctx context.Context) error {
+		return host.authorized(ctx, c.keychain, host.repository(parsed.Context()),
+			[]string{parsed.Scope(transport.PushScope)}, func(session http.RoundTripper) error {
+				return c.push(ctx, session, host.reference(parsed), source, progress)
+			})
 	}); err != nil {
 		return Resolved{}, fmt.Errorf("pushing the image: %w", err) // the cause names the reference, or a file of the folder
 	}
@@ -54,13 +63,9 @@ func (c *Client) Push(
 }
 
 func (c *Client) push(
-	ctx context.Context, reference name.Reference, image v1.Image, progress func(done, total int64),
+	ctx context.Context, session http.RoundTripper, reference name.Reference, image v1.Image,
+	progress func(done, total int64),
 ) error {
-	session, err := c.session(ctx, reference.Context(), transport.PushScope)
-	if err != nil {
-		return err
-	}
-
 	// remote.Write closes the channel.
 	updates := make(chan v1.Update, progressBacklog)
 	drained := make(chan struct{})
@@ -75,7 +80,7 @@ func (c *Client) push(
 		}
 	}()
 
-	err = remote.Write(reference, image,
+	err := remote.Write(reference, image,
 		remote.WithContext(ctx), remote.WithTransport(session), remote.WithProgress(updates))
 
 	<-drained

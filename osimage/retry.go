@@ -30,10 +30,13 @@ func defaultRetry() Retry {
 	return Retry{Tries: defaultTries, First: defaultFirstPause, Max: defaultMaxPause}
 }
 
-// do calls work until it succeeds, fails for good, or the tries are used up. Its errors are classified.
-func (r Retry) do(ctx context.Context, subject string, work func() error) error {
+// do calls work until it succeeds, fails for good, or the tries are used up. Its errors are classified. The context that
+// work gets is the one to make requests with: it notes the pauses that registries ask for.
+func (r Retry) do(ctx context.Context, subject string, work func(ctx context.Context) error) error {
+	ctx = withAskedPause(ctx)
+
 	for failures := 1; ; failures++ {
-		err := classify(ctx, subject, work())
+		err := classify(ctx, subject, work(ctx))
 		if err == nil || !IsTransient(err) {
 			return err
 		}
@@ -44,13 +47,17 @@ func (r Retry) do(ctx context.Context, subject string, work func() error) error 
 	}
 }
 
-// pause waits after a number of failures in a row. It returns the error that ends it all when there is no try left.
+// pause waits after a number of failures in a row, or longer when a registry asked for that. It returns the error that
+// ends it all when there is no try left.
 func (r Retry) pause(ctx context.Context, failures int, cause error) error {
 	if failures >= r.Tries {
 		return fmt.Errorf("giving up after %d tries: %w", failures, cause)
 	}
 
-	length := r.length(failures)
+	// Later than asked for by a random part: others were asked to come back then too.
+	asked := takeAskedPause(ctx)
+	asked += time.Duration(jitter * rand.Float64() * float64(asked)) //nolint:gosec // Not a secret.
+	length := max(r.length(failures), asked)
 	if r.notice != nil {
 		r.notice(cause, length)
 	}

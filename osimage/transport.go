@@ -1,53 +1,73 @@
 package osimage
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
-
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
 const (
 	dialTimeout = 30 * time.Second
 	idleTimeout = 90 * time.Second
+	// maxIdleConnections is for each host.
+	maxIdleConnections = 32
 )
 
 // errStalled is the cause of a request that was ended because nothing moved.
 var errStalled = errors.New("no byte came or went for too long")
 
-// guard is the only way to the network: it refuses plain HTTP unless asked for, ends requests that move no byte, and
-// counts what comes in. It sees redirects and token servers too.
-type guard struct {
-	inner      http.RoundTripper
-	plainHTTP  bool
+// network is what all connections of a client have in common.
+type network struct {
 	stallAfter time.Duration
 	count      func(n int64)
+	proxy      func(*url.URL) (*url.URL, error)
+	// in and out bound the bytes a second in each direction, over all connections; nil does not.
+	in, out *limiter
 }
 
-func newTransport(
-	roots *x509.CertPool, plainHTTP bool, stallAfter time.Duration, count func(n int64),
-) http.RoundTripper {
+// connection is what the connections to one host have of their own.
+type connection struct {
+	roots        *x509.CertPool
+	certificates []tls.Certificate
+	skipVerify   bool
+	plainHTTP    bool
+	dialTimeout  time.Duration
+}
+
+// guard is the only way to the network: it refuses plain HTTP unless asked for, ends requests that move no byte, counts
+// and limits what comes in, and notes when a host asks for a pause. It sees redirects and token servers too.
+type guard struct {
+	*network
+
+	inner     http.RoundTripper
+	plainHTTP bool
+}
+
+func (n *network) transport(to connection) *guard {
 	return &guard{
-		plainHTTP:  plainHTTP,
-		stallAfter: stallAfter,
-		count:      count,
+		network:   n,
+		plainHTTP: to.plainHTTP,
 		inner: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext,
-			ForceAttemptHTTP2:     true,
-			TLSClientConfig:       &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			Proxy:                  func(request *http.Request) (*url.URL, error) { return n.proxy(request.URL) },
+			OnProxyConnectResponse: checkProxy,
+			DialContext:            (&net.Dialer{Timeout: cmp.Or(to.dialTimeout, dialTimeout), KeepAlive: dialTimeout}).DialContext,
+			ForceAttemptHTTP2:      true,
+			TLSClientConfig: &tls.Config{
+				RootCAs: to.roots, Certificates: to.certificates, MinVersion: tls.VersionTLS12,
+				InsecureSkipVerify: to.skipVerify, //nolint:gosec // The operator's hosts.toml asks for it.
+			},
 			TLSHandshakeTimeout:   dialTimeout,
-			ResponseHeaderTimeout: stallAfter,
+			ResponseHeaderTimeout: n.stallAfter,
 			IdleConnTimeout:       idleTimeout,
+			// The default of 2 would close the connections of parallel ranges after each of them.
+			MaxIdleConnsPerHost: maxIdleConnections,
 			// Layers are compressed already, and a decompressing transport would break ranges.
 			DisableCompression: true,
 		},
@@ -65,7 +85,7 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.WithContext(ctx)
 
 	if request.Body != nil && request.Body != http.NoBody {
-		request.Body = &sentBody{ReadCloser: request.Body, stall: stall}
+		request.Body = &sentBody{ReadCloser: request.Body, ctx: ctx, stall: stall, limit: g.out}
 	}
 
 	response, err := g.inner.RoundTrip(request)
@@ -77,7 +97,11 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, explain(ctx, err)
 	}
 
-	response.Body = &receivedBody{ReadCloser: response.Body, ctx: ctx, stop: stop, stall: stall, count: g.count}
+	notePause(ctx, response)
+
+	response.Body = &receivedBody{
+		ReadCloser: response.Body, ctx: ctx, stop: stop, stall: stall, count: g.count, limit: g.in,
+	}
 
 	return response, nil
 }
@@ -114,13 +138,22 @@ func explain(ctx context.Context, err error) error {
 type sentBody struct {
 	io.ReadCloser
 
+	ctx   context.Context //nolint:containedctx // A body's context is that of its request.
 	stall *stall
+	limit *limiter
 }
 
 func (b *sentBody) Read(buffer []byte) (int, error) {
+	// What is sent may come from elsewhere, and take its time.
+	b.stall.pause()
+
+	n, err := b.ReadCloser.Read(b.limit.fit(buffer))
+	if waitErr := b.limit.wait(b.ctx, n); err == nil {
+		err = waitErr
+	}
+
 	b.stall.moved()
 
-	n, err := b.ReadCloser.Read(buffer)
 	if err != nil {
 		b.stall.pause()
 	}
@@ -136,15 +169,20 @@ type receivedBody struct {
 	stop  context.CancelCauseFunc
 	stall *stall
 	count func(n int64)
+	limit *limiter
 }
 
 func (b *receivedBody) Read(buffer []byte) (int, error) {
 	b.stall.moved()
-	n, err := b.ReadCloser.Read(buffer)
+	n, err := b.ReadCloser.Read(b.limit.fit(buffer))
 	b.stall.pause()
 
 	if n > 0 {
 		b.count(int64(n))
+	}
+
+	if waitErr := b.limit.wait(b.ctx, n); err == nil {
+		err = waitErr
 	}
 
 	return n, explain(b.ctx, err)
@@ -156,139 +194,4 @@ func (b *receivedBody) Close() error {
 	b.stop(nil)
 
 	return b.ReadCloser.Close()
-}
-
-func plainHTTPRefused(host string) error {
-	return &Error{
-		Kind: ErrPlainHTTP, Subject: "registry " + host, Detail: "it was not reached over TLS",
-		Fix: "give the registry a certificate, or ask for plain HTTP with --plain-http or registry.plainHTTP",
-	}
-}
-
-// classify turns an error of a request into one of ours. Errors that are ours already stay as they are.
-func classify(ctx context.Context, subject string, err error) error {
-	if err == nil {
-		return nil
-	}
-
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", subject, context.Cause(ctx))
-	}
-
-	var (
-		typed   *Error
-		answer  *transport.Error
-		network *url.Error
-	)
-
-	// Registries with loopback or private addresses, and all when plain HTTP is allowed, are asked over TLS and in the
-	// clear, and both failures are here; errors.As finds the first. Our own refusal to go in the clear says the least.
-	hasNetwork := errors.As(err, &network) && !errors.As(network.Err, &typed)
-
-	if hasNetwork {
-		if trust := trustError(subject, network); trust != nil {
-			return trust
-		}
-	}
-
-	switch {
-	case errors.As(err, &answer):
-		return statusError(subject, answer.StatusCode, answer)
-	case hasNetwork && errors.Is(network, http.ErrSchemeMismatch):
-		return plainHTTPRefused(redact(network).url)
-	case hasNetwork:
-		return &Error{Kind: ErrTransient, Subject: subject, Err: redact(network), Fix: fixLater}
-	case errors.As(err, &typed):
-		return typed
-	default:
-		return &Error{Kind: ErrTransient, Subject: subject, Err: err, Fix: fixLater}
-	}
-}
-
-const fixLater = "check the network and the registry, then try again"
-
-// trustError recognises a registry whose certificate does not prove who it is, nil when that is not the matter.
-func trustError(subject string, err *url.Error) error {
-	var (
-		verification *tls.CertificateVerificationError
-		host         x509.HostnameError
-	)
-
-	switch {
-	case errors.As(err, &host):
-		return &Error{
-			Kind: ErrUnknownCA, Subject: subject, Detail: host.Error(),
-			Fix: "use the name that is in the registry's certificate",
-		}
-	case errors.As(err, &verification):
-		return &Error{
-			Kind: ErrUnknownCA, Subject: subject, Err: verification.Err,
-			Fix: "give the registry's CA with --ca-file or registry.caFile, and check the clock",
-		}
-	default:
-		return nil
-	}
-}
-
-// statusError classifies an HTTP status; cause may be nil.
-func statusError(subject string, status int, cause error) error {
-	result := &Error{Subject: subject, Detail: fmt.Sprintf("the registry answered %d", status), Err: cause}
-
-	switch {
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		result.Kind = ErrUnauthorized
-		result.Fix = "give credentials that may read it with --docker-config or registry.dockerConfig"
-	case status == http.StatusNotFound:
-		result.Kind, result.Fix = ErrNotFound, "check the name and the tag or digest, and that it was pushed"
-	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests ||
-		status >= http.StatusInternalServerError:
-		result.Kind, result.Fix = ErrTransient, fixLater
-	case hasCode(cause, transport.DigestInvalidErrorCode):
-		result.Kind, result.Fix = ErrWrongDigest, "the image's folder was changed: build the image again"
-	default:
-		result.Kind, result.Fix = ErrNotAnImage, "check that this is an OCI registry"
-	}
-
-	return result
-}
-
-func hasCode(err error, code transport.ErrorCode) bool {
-	var answer *transport.Error
-	if !errors.As(err, &answer) {
-		return false
-	}
-
-	for _, diagnostic := range answer.Errors {
-		if diagnostic.Code == code {
-			return true
-		}
-	}
-
-	return false
-}
-
-// redactedError is an error of a request without the parts of the address that can hold secrets: the user, and the
-// query with its signatures.
-type redactedError struct {
-	method, url string
-	cause       error
-}
-
-func redact(err *url.Error) *redactedError {
-	address := "(unreadable address)"
-
-	if parsed, parseErr := url.Parse(err.URL); parseErr == nil {
-		parsed.RawQuery, parsed.User, parsed.Fragment = "", nil, ""
-		address = parsed.String()
-	}
-
-	return &redactedError{method: strings.ToUpper(err.Op), url: address, cause: err.Err}
-}
-
-func (e *redactedError) Error() string {
-	return e.method + " " + e.url + ": " + e.cause.Error()
-}
-
-func (e *redactedError) Unwrap() error {
-	return e.cause
 }

@@ -1,15 +1,12 @@
 package osimage
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 
 	"github.com/cespare/xxhash/v2"
-	"golang.org/x/sync/errgroup"
 )
 
 // Target is a medium: a block device, a partition, a file. An *os.File is one, and is treated best: its size is known,
@@ -34,17 +31,17 @@ type WriteOptions struct {
 	Resume bool
 	// Sparse leaves out blocks of zeros: only for a target that reads as zeros where nothing was written.
 	Sparse bool
+	// Start is how many of the content's first bytes an earlier call has written, as Synced told. They are not fetched
+	// again, but read back like all others.
+	Start int64
+	// Synced, when set, is called each time more of the content is on the medium for good, with the number of its first
+	// bytes that are. After an error of it Write ends.
+	Synced func(done int64) error
+	// SyncEvery is how many bytes may be written between two flushes of the medium; 0 means 32 MiB.
+	SyncEvery int64
 	// Progress, when set, is called with the raw bytes written so far, those that were kept included.
 	Progress func(done int64)
 }
-
-const (
-	// pieceSize is how much is written at once, and pieces how many of them may wait for the medium.
-	pieceSize = 1 << 20
-	pieces    = 4
-	// sparseBlock is the least run of zeros that is left out.
-	sparseBlock = 64 << 10
-)
 
 // framed is a Source that knows the checksums of its frames.
 type framed interface {
@@ -54,8 +51,8 @@ type framed interface {
 // Write streams a content to the target, flushes it, reads it back from the medium, and compares it with the raw
 // digest. Only when it returns nil the target holds the content. It is safe to call again after any error.
 //
-// It returns ErrTooLarge before it writes anything when the content does not fit, and ErrWrongDigest when the medium
-// does not return what was written to it.
+// It returns ErrTooLarge before it writes anything when the content does not fit, ErrWrongDigest when the image's bytes
+// are not those of its config, and ErrBrokenMedium when the medium does not return what was written to it.
 func Write(ctx context.Context, source Source, role Role, target Target, options WriteOptions) error {
 	content, ok := source.Config().Content(role)
 	if !ok {
@@ -73,10 +70,27 @@ func Write(ctx context.Context, source Source, role Role, target Target, options
 		return err
 	}
 
-	err = writing.from(ctx, start)
-	if start > 0 && errors.Is(err, ErrWrongDigest) && ctx.Err() == nil {
-		// Frame checksums have 32 bits only: what looked right was not.
-		err = writing.from(ctx, 0)
+	err = writing.from(ctx, start, writing.openForWriting)
+	if !errors.Is(err, errReadBack) || ctx.Err() != nil {
+		return err
+	}
+
+	// What was kept may be wrong: frame checksums have 32 bits only, and a power cut can take what was synced. And the raw
+	// bytes are hashed only once, when they are read back. Once more from the start, this time hashed on their way too:
+	// then it is either the image that is wrong, which its reader says, or the medium.
+	if writing.options.Synced != nil {
+		if err := writing.options.Synced(0); err != nil {
+			return err
+		}
+	}
+
+	err = writing.from(ctx, 0, source.Open)
+	if errors.Is(err, errReadBack) {
+		return &Error{
+			Kind: ErrBrokenMedium, Subject: targetName(target),
+			Detail: fmt.Sprintf("twice it gave back other bytes of %s than were written", role),
+			Fix:    "try again; if it happens again replace the medium",
+		}
 	}
 
 	return err
@@ -95,6 +109,31 @@ func Verify(ctx context.Context, config Config, role Role, target Target, option
 	}
 
 	return verifyMedium(ctx, content, target, options.Offset)
+}
+
+// verifyMedium flushes a target and reads a content of it back, past the caches, to check its digest.
+func verifyMedium(ctx context.Context, content Content, target Target, offset int64) (err error) {
+	back := newReadBack(content, target, offset)
+
+	defer func() { err = errors.Join(err, back.close()) }()
+
+	if err := back.sync(); err != nil {
+		return err
+	}
+
+	if err := back.upTo(ctx, content.RawSize); err != nil {
+		return err
+	}
+
+	if got := back.digest(); got != content.RawDigest {
+		return &Error{
+			Kind: ErrWrongDigest, Subject: targetName(target),
+			Detail: fmt.Sprintf("the medium holds %s, want %s for %s", got, content.RawDigest, content.Role),
+			Fix:    "write it again; if it happens again the medium is broken",
+		}
+	}
+
+	return nil
 }
 
 func checkRoom(content Content, target Target, options WriteOptions) error {
@@ -134,6 +173,15 @@ type writing struct {
 
 // kept returns the number of bytes that are on the target already.
 func (w *writing) kept(ctx context.Context) (int64, error) {
+	if start := w.options.Start; start != 0 {
+		if start < 0 || start > w.content.RawSize {
+			return 0, invalid(fmt.Sprintf("start %d", start), fmt.Sprintf("%s has %d bytes", w.content.Role, w.content.RawSize),
+				"use what Synced told")
+		}
+
+		return start, nil
+	}
+
 	source, ok := w.source.(framed)
 	if !w.options.Resume || !ok {
 		return 0, nil
@@ -172,175 +220,6 @@ func (w *writing) holds(frame Frame, buffer []byte) bool {
 	}
 
 	return uint32(xxhash.Sum64(buffer)) == frame.Checksum //nolint:gosec // The format has the lower 32 bits.
-}
-
-// from writes everything from a raw offset on, and verifies all of it.
-func (w *writing) from(ctx context.Context, start int64) error {
-	if start < w.content.RawSize {
-		if err := w.stream(ctx, start); err != nil {
-			return err
-		}
-	}
-
-	if err := verifyMedium(ctx, w.content, w.target, w.options.Offset); err != nil {
-		return fmt.Errorf("reading back %s: %w", w.content.Role, err)
-	}
-
-	return nil
-}
-
-// stream copies in two goroutines, so that the network and the decoder do not wait for the medium.
-func (w *writing) stream(ctx context.Context, start int64) (err error) {
-	group, ctx := errgroup.WithContext(ctx)
-	free, full := make(chan []byte, pieces), make(chan []byte, pieces)
-
-	for range pieces {
-		free <- make([]byte, pieceSize)
-	}
-
-	group.Go(func() error {
-		defer close(full)
-
-		return w.read(ctx, start, free, full)
-	})
-
-	group.Go(func() error {
-		return w.write(ctx, start, free, full)
-	})
-
-	return group.Wait()
-}
-
-func (w *writing) read(ctx context.Context, start int64, free <-chan []byte, full chan<- []byte) (err error) {
-	body, err := w.source.Open(ctx, w.content.Role, start)
-	if err != nil {
-		return err
-	}
-
-	defer func() { err = errors.Join(err, body.Close()) }()
-
-	for {
-		var piece []byte
-
-		select {
-		case piece = <-free:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-
-		count, err := io.ReadFull(body, piece[:pieceSize])
-
-		if count > 0 {
-			full <- piece[:count]
-		}
-
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.Is(err, io.ErrUnexpectedEOF) && !isTyped(err):
-			return nil
-		case err != nil:
-			return err
-		}
-	}
-}
-
-func isTyped(err error) bool {
-	var typed *Error
-
-	return errors.As(err, &typed)
-}
-
-func (w *writing) write(ctx context.Context, start int64, free chan<- []byte, full <-chan []byte) error {
-	flusher := newFlusher(w.target)
-	done := start
-
-	for piece := range full {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
-
-		position := w.options.Offset + done
-		if err := w.writePiece(piece, position); err != nil {
-			return fmt.Errorf("writing %s to %s at byte %d: %w", w.content.Role, targetName(w.target), position, err)
-		}
-
-		done += int64(len(piece))
-
-		flusher.wrote(position, int64(len(piece)))
-		w.progress(done)
-		free <- piece
-	}
-
-	return nil
-}
-
-var zeros [sparseBlock]byte //nolint:gochecknoglobals // A constant: Go has no constant arrays.
-
-func (w *writing) writePiece(piece []byte, position int64) error {
-	if !w.options.Sparse {
-		_, err := w.target.WriteAt(piece, position)
-
-		return err
-	}
-
-	end := w.options.Offset + w.content.RawSize
-
-	for len(piece) > 0 {
-		block := piece[:min(sparseBlock, len(piece))]
-		// The last block is always written, so that a file gets its full length.
-		if position+int64(len(block)) == end || !bytes.Equal(block, zeros[:len(block)]) {
-			if _, err := w.target.WriteAt(block, position); err != nil {
-				return err
-			}
-		}
-
-		piece, position = piece[len(block):], position+int64(len(block))
-	}
-
-	return nil
-}
-
-func (w *writing) progress(done int64) {
-	if w.options.Progress != nil {
-		w.options.Progress(done)
-	}
-}
-
-// verifyMedium reads a content from the medium, past the caches, and checks its digest.
-func verifyMedium(ctx context.Context, content Content, target Target, offset int64) (err error) {
-	medium, err := openMedium(target, offset)
-	if err != nil {
-		return err
-	}
-
-	defer func() { err = errors.Join(err, medium.close()) }()
-
-	sum := sha256.New()
-
-	for done := int64(0); done < content.RawSize; {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-
-		piece, err := medium.next(offset+done, content.RawSize-done)
-		if err != nil {
-			return fmt.Errorf("reading %s at byte %d: %w", targetName(target), offset+done, err)
-		}
-
-		sum.Write(piece)
-		done += int64(len(piece))
-	}
-
-	if got := digestOf(sum); got != content.RawDigest {
-		return &Error{
-			Kind: ErrWrongDigest, Subject: targetName(target),
-			Detail: fmt.Sprintf("the medium holds %s, want %s for %s", got, content.RawDigest, content.Role),
-			Fix:    "write it again; if it happens again the medium is broken",
-		}
-	}
-
-	return nil
 }
 
 func targetName(target Target) string {

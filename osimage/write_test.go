@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 
 	"github.com/cespare/xxhash/v2"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -222,8 +224,8 @@ func TestWriteReadsBack(t *testing.T) {
 	medium := newLyingMedium()
 
 	err := osimage.Write(background(t), image, osimage.RoleUSR, medium, osimage.WriteOptions{})
-	if !isKind(err, osimage.ErrWrongDigest) || !strings.Contains(err.Error(), "the lying medium") {
-		t.Errorf("got %v, want a wrong digest that names the medium", err)
+	if !isKind(err, osimage.ErrBrokenMedium) || !strings.Contains(err.Error(), "the lying medium") {
+		t.Errorf("got %v, want a broken medium that is named", err)
 	}
 
 	if !medium.synced || !medium.dropped {
@@ -328,5 +330,144 @@ func TestWriteOfATamperedImage(t *testing.T) {
 		if !isKind(err, osimage.ErrWrongDigest) {
 			t.Errorf("resume %t: got %v, want a wrong digest", resume, err)
 		}
+	}
+}
+
+// slowlyDyingSource ends with an error after all bytes of the content, or in the middle of it.
+type slowlyDyingSource struct {
+	*osimage.Image
+
+	bytes int64
+}
+
+func (s slowlyDyingSource) Open(ctx context.Context, role osimage.Role, offset int64) (io.ReadCloser, error) {
+	body, err := s.Image.Open(ctx, role, offset)
+	if err != nil {
+		return nil, err
+	}
+
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(io.LimitReader(body, s.bytes-offset), iotest.ErrReader(errBrokenInput)), body}, nil
+}
+
+// What the source says at its end decides, also when all bytes are there: no call may take them for synced.
+func TestWriteEndsWithItsSourcesError(t *testing.T) {
+	t.Parallel()
+
+	image := newFaults(t).push(t, someContents())
+
+	for _, size := range []int64{0, 1 << 20, 1<<20 + 1, usrSize} {
+		var synced int64
+
+		err := osimage.Write(background(t), slowlyDyingSource{image, size}, osimage.RoleUSR, openTarget(t, 0),
+			osimage.WriteOptions{SyncEvery: 1 << 20, Synced: func(done int64) error {
+				synced = done
+
+				return nil
+			}})
+		if !errors.Is(err, errBrokenInput) || synced > size || synced == usrSize {
+			t.Errorf("after %d bytes: synced %d, %v", size, synced, err)
+		}
+	}
+}
+
+// A source of other bytes than its config says never gets to write past its room.
+func TestWriteOfAnotherLength(t *testing.T) {
+	t.Parallel()
+
+	image := newFaults(t).push(t, someContents())
+
+	for name, test := range map[string]struct {
+		change func(io.Reader) io.Reader
+		want   error
+	}{
+		"longer":  {func(r io.Reader) io.Reader { return io.MultiReader(r, strings.NewReader("x")) }, osimage.ErrTooLarge},
+		"shorter": {func(r io.Reader) io.Reader { return io.LimitReader(r, usrSize-1) }, osimage.ErrTruncated},
+	} {
+		target := openTarget(t, 0)
+
+		err := osimage.Write(background(t), changedSource{image, test.change}, osimage.RoleUSR, target, osimage.WriteOptions{})
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+
+		if info, err := target.Stat(); err != nil || info.Size() > usrSize {
+			t.Errorf("%s: %d bytes were written, %v", name, info.Size(), err)
+		}
+	}
+}
+
+type changedSource struct {
+	*osimage.Image
+
+	change func(io.Reader) io.Reader
+}
+
+func (s changedSource) Open(ctx context.Context, role osimage.Role, offset int64) (io.ReadCloser, error) {
+	body, err := s.Image.Open(ctx, role, offset)
+	if err != nil {
+		return nil, err
+	}
+
+	return struct {
+		io.Reader
+		io.Closer
+	}{s.change(body), body}, nil
+}
+
+// What an earlier call has synced is neither fetched nor written again, but read back; a byte of it that is wrong costs
+// one more try, from the start.
+func TestWriteGoesOn(t *testing.T) {
+	t.Parallel()
+
+	parts := someContents()
+	want := parts[osimage.RoleUSR]
+
+	for name, test := range map[string]struct {
+		start  int64
+		spoil  bool
+		synced []int64
+	}{
+		"from the start":    {0, false, []int64{4 << 20, 8 << 20, usrSize}},
+		"from an odd place": {3<<20 + 1, false, []int64{7<<20 + 1, usrSize}},
+		"from the end":      {usrSize, false, []int64{usrSize}},
+		"with a wrong byte": {8 << 20, true, []int64{usrSize, 0, 4 << 20, 8 << 20, usrSize}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			image := newFaults(t).push(t, parts)
+			target := openTarget(t, usrSize)
+			there := bytes.Clone(want[:test.start])
+
+			if test.spoil {
+				there[12345] ^= 1
+			}
+
+			if _, err := target.WriteAt(there, 0); err != nil {
+				t.Fatal(err)
+			}
+
+			var synced []int64
+
+			err := osimage.Write(background(t), image, osimage.RoleUSR, target, osimage.WriteOptions{
+				Start: test.start, SyncEvery: 4 << 20, Synced: func(done int64) error {
+					synced = append(synced, done)
+
+					return nil
+				},
+			})
+			if err != nil || !bytes.Equal(usrAt(t, target, 0), want) || !slices.Equal(synced, test.synced) {
+				t.Errorf("synced %v, want %v; error %v", synced, test.synced, err)
+			}
+		})
+	}
+
+	err := osimage.Write(background(t), newFaults(t).push(t, parts), osimage.RoleUSR, openTarget(t, 0),
+		osimage.WriteOptions{Start: usrSize + 1})
+	if !errors.Is(err, osimage.ErrInvalid) {
+		t.Errorf("a start behind the end: %v", err)
 	}
 }

@@ -106,10 +106,7 @@ func Load(dir, registry string) (Config, error) {
 
 // folderNames is in the order of preference.
 func folderNames(registry string) []string {
-	if registry == dockerIndex {
-		registry = dockerHub
-	}
-
+	registry = Name(registry)
 	names := []string{registry, defaultDir}
 
 	// A ':' cannot be in the name of a folder everywhere.
@@ -161,4 +158,18 @@ func upstream(registry string) Host {
 	}
 
 	return Host{Scheme: "https", Address: registry, Path: "/v2", Capabilities: Pull | Resolve | Push}
+}
+
+// Name is how containerd calls a registry, where other libraries have another name for it.
+func Name(registry string) string {
+	if registry == dockerIndex {
+		return dockerHub
+	}
+
+	return registry
+}
+
+// IsRegistryItself tells whether a host is the registry of that name, so that the credentials for one are for the other.
+func IsRegistryItself(registry string, host Host) bool {
+	return upstream(registry).Address == host.Address
 }

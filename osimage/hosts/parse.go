@@ -61,6 +61,12 @@ func Parse(data []byte, file, registry string) (Config, error) {
 		return Config{}, syntaxError(file, err)
 	}
 
+	if read.Server == "" {
+		read.Server = config.Server.URL()
+		// The path of an address that nobody has written is as it is.
+		read.OverridePath = false
+	}
+
 	if err := read.apply(&config.Server, read.Server, file); err != nil {
 		return Config{}, fmt.Errorf("%s: server: %w", file, err)
 	}
@@ -145,10 +151,8 @@ func order(data []byte, hosts map[string]section) []string {
 
 // apply checks a section's values and puts them into a host.
 func (s section) apply(host *Host, address, file string) error {
-	if address != "" {
-		if err := setAddress(host, address, s.OverridePath); err != nil {
-			return err
-		}
+	if err := setAddress(host, address, s.OverridePath); err != nil {
+		return err
 	}
 
 	capabilities, err := parseCapabilities(s.Capabilities)

@@ -1,0 +1,284 @@
+package chunk
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	seekable "github.com/SaveTheRbtz/zstd-seekable-format-go/pkg"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// DefaultFrame is the raw size that frames of compressible bytes are filled up to: larger ones compress better, of
+	// smaller ones an update fetches less that it has already.
+	DefaultFrame = 32 << 10
+	// batchSize is the least number of raw bytes that one goroutine compresses at a time.
+	batchSize = 1 << 20
+	// hopeless is the part of its raw size that a frame must save, or else its chunks are given frames of their own: nothing
+	// is lost by that, and an update can fetch exactly the chunks that it needs.
+	hopeless = 32
+)
+
+// Options change how Encode works. Params must be set, see ParamsFor.
+type Options struct {
+	Params Params
+	// Frame is how many raw bytes a frame has at least, but for what cannot be compressed. 0 means DefaultFrame.
+	Frame int
+	// Level is the effort of the zstd encoder, 0 means the best.
+	Level zstd.EncoderLevel
+	// Concurrency is the number of goroutines that compress. 0 means 1. The result does not depend on it. Each costs about
+	// 10 MiB of memory.
+	Concurrency int
+	// Progress, when set, is called with the number of raw bytes that are written.
+	Progress func(done int64)
+}
+
+// Result is what Encode made.
+type Result struct {
+	// Digest and Size are those of the layer, RawDigest and RawSize those of the content, digests as "sha256:…".
+	Digest    string
+	Size      int64
+	RawDigest string
+	RawSize   int64
+	// Index is the chunk index, nil when the content has more than MaxChunks chunks: then greater Params are needed.
+	Index []byte
+}
+
+// Encode compresses a content to a layer: zstd frames that end only where chunks do, and a seek table. Any zstd program
+// decompresses it. It reads the input once, to its end, and uses a bounded amount of memory, but for 44 bytes a chunk. The
+// same input and options give the same layer and index with the same version of Stayput.
+func Encode(ctx context.Context, input io.Reader, output io.Writer, options Options) (Result, error) {
+	encoding, err := newEncoding(output, options)
+	if err != nil {
+		return Result{}, err
+	}
+
+	if err := encoding.run(ctx, input); err != nil {
+		return Result{}, errors.Join(err, encoding.encoder.Close())
+	}
+
+	if err := encoding.encoder.Close(); err != nil {
+		return Result{}, fmt.Errorf("closing the zstd encoder: %w", err)
+	}
+
+	return encoding.finish()
+}
+
+// encoding is one call of Encode: a goroutine cuts the input into batches, others compress them, one writes them in order.
+type encoding struct {
+	options Options
+	chunker *Chunker
+	encoder *zstd.Encoder
+	output  io.Writer
+	raw     hash.Hash
+	layer   hash.Hash
+	size    int64
+	// table is fed with frames that are compressed already.
+	table    *seekable.Encoder
+	finished *finishedFrame
+	index    *Index
+}
+
+func newEncoding(output io.Writer, options Options) (*encoding, error) {
+	options.Concurrency = max(options.Concurrency, 1)
+
+	if options.Frame == 0 {
+		options.Frame = DefaultFrame
+	}
+
+	if options.Frame < 0 || options.Frame+greatestChunk > MaxFrame {
+		return nil, fmt.Errorf("%w: frames of %d bytes, want at most %d", ErrParams, options.Frame, MaxFrame-greatestChunk)
+	}
+
+	if options.Level == 0 {
+		options.Level = zstd.SpeedBestCompression
+	}
+
+	chunker, err := NewChunker(options.Params)
+	if err != nil {
+		return nil, err
+	}
+
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(options.Level),
+		zstd.WithEncoderConcurrency(options.Concurrency), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(MaxFrame),
+		zstd.WithSingleSegment(true))
+	if err != nil {
+		return nil, fmt.Errorf("starting the zstd encoder: %w", err)
+	}
+
+	finished := &finishedFrame{}
+
+	table, err := seekable.NewEncoder(finished)
+	if err != nil {
+		return nil, fmt.Errorf("starting the seek table: %w", err)
+	}
+
+	return &encoding{
+		options: options, chunker: chunker, encoder: encoder, raw: sha256.New(), layer: sha256.New(), output: output,
+		table: table, finished: finished, index: newIndex(options.Params, 0, 0),
+	}, nil
+}
+
+// finishedFrame hands the seekable package, which wants to compress by itself, one frame after another.
+type finishedFrame struct {
+	packed []byte
+}
+
+// EncodeAll returns what was compressed already.
+func (f *finishedFrame) EncodeAll(_, _ []byte) []byte {
+	return f.packed
+}
+
+func (e *encoding) run(ctx context.Context, input io.Reader) error {
+	group, ctx := errgroup.WithContext(ctx)
+	todo := make(chan *batch, e.options.Concurrency)
+	ordered := make(chan *batch, e.options.Concurrency)
+
+	group.Go(func() error {
+		defer close(todo)
+		defer close(ordered)
+
+		return e.cut(ctx, input, todo, ordered)
+	})
+
+	for range e.options.Concurrency {
+		group.Go(func() error {
+			for work := range todo {
+				work.compress(e.encoder)
+				close(work.done)
+			}
+
+			return nil
+		})
+	}
+
+	group.Go(func() error {
+		for work := range ordered {
+			select {
+			case <-work.done:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+
+			if err := e.write(work); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+
+	return group.Wait()
+}
+
+// cut reads the input and makes batches of it. Where a batch ends depends on the input only.
+func (e *encoding) cut(ctx context.Context, input io.Reader, todo, ordered chan<- *batch) error {
+	work := newBatch()
+
+	send := func() error {
+		for _, queue := range []chan<- *batch{ordered, todo} {
+			select {
+			case queue <- work:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+
+		work = newBatch()
+
+		return nil
+	}
+
+	err := e.chunker.Split(ctx, input, func(_ int64, data []byte) error {
+		e.raw.Write(data)
+
+		if work.add(data, e.options.Frame) && len(work.raw) >= batchSize {
+			return send()
+		}
+
+		return nil
+	})
+	if err != nil || len(work.raw) == 0 {
+		return err
+	}
+
+	work.endGroup()
+
+	return send()
+}
+
+func (e *encoding) write(work *batch) error {
+	raw := work.raw
+	chunk := 0
+
+	for _, frame := range work.frames {
+		e.finished.packed = frame.packed
+
+		if _, err := e.table.Encode(raw[:frame.raw]); err != nil {
+			return fmt.Errorf("adding to the seek table: %w", err)
+		}
+
+		if err := e.emit(frame.packed); err != nil {
+			return err
+		}
+
+		for range frame.chunks {
+			e.index.add(work.lengths[chunk], work.ids[chunk])
+			chunk++
+		}
+
+		e.index.endFrame(len(frame.packed))
+
+		raw = raw[frame.raw:]
+	}
+
+	if e.options.Progress != nil {
+		e.options.Progress(e.index.RawSize())
+	}
+
+	return nil
+}
+
+func (e *encoding) emit(data []byte) error {
+	e.layer.Write(data)
+
+	count, err := e.output.Write(data)
+	e.size += int64(count)
+
+	if err != nil {
+		return fmt.Errorf("writing the layer at byte %d: %w", e.size, err)
+	}
+
+	return nil
+}
+
+func (e *encoding) finish() (Result, error) {
+	table, err := e.table.EndStream()
+	if err != nil {
+		return Result{}, fmt.Errorf("writing the seek table: %w", err)
+	}
+
+	if err := e.emit(table); err != nil {
+		return Result{}, err
+	}
+
+	result := Result{
+		Digest: digest(e.layer), Size: e.size, RawDigest: digest(e.raw), RawSize: e.index.RawSize(),
+	}
+
+	if e.index.Chunks() <= MaxChunks {
+		result.Index, err = e.index.marshal()
+	}
+
+	return result, err
+}
+
+func digest(sum hash.Hash) string {
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
+}
