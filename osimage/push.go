@@ -43,17 +43,7 @@ func (c *Client) Push(
 		return Resolved{}, fmt.Errorf("preparing the push: %w", err)
 	}
 
-	host, err := c.pushTarget(parsed.Context().Registry)
-	if err != nil {
-		return Resolved{}, err
-	}
-
-	if err := c.retry.do(ctx, parsed.Name(), func(ctx context.Context) error {
-		return host.authorized(ctx, c.keychain, host.repository(parsed.Context()),
-			[]string{parsed.Scope(transport.PushScope)}, func(session http.RoundTripper) error {
-				return c.push(ctx, session, host.reference(parsed), source, progress)
-			})
-	}); err != nil {
+	if err := c.pushAll(ctx, parsed, source, progress); err != nil {
 		return Resolved{}, fmt.Errorf("pushing the image: %w", err) // the cause names the reference, or a file of the folder
 	}
 
@@ -62,11 +52,28 @@ func (c *Client) Push(
 	}, nil
 }
 
+// pushAll sends an image, or an index with all that it names, and tries again what fails for now.
+func (c *Client) pushAll(
+	ctx context.Context, reference name.Reference, what remote.Taggable, progress func(done, total int64),
+) error {
+	host, err := c.pushTarget(reference.Context().Registry)
+	if err != nil {
+		return err
+	}
+
+	return c.retry.do(ctx, reference.Name(), func(ctx context.Context) error {
+		return host.authorized(ctx, c.keychain, host.repository(reference.Context()),
+			[]string{reference.Scope(transport.PushScope)}, func(session http.RoundTripper) error {
+				return c.push(ctx, session, host.reference(reference), what, progress)
+			})
+	})
+}
+
 func (c *Client) push(
-	ctx context.Context, session http.RoundTripper, reference name.Reference, image v1.Image,
+	ctx context.Context, session http.RoundTripper, reference name.Reference, what remote.Taggable,
 	progress func(done, total int64),
 ) error {
-	// remote.Write closes the channel.
+	// remote.Push closes the channel.
 	updates := make(chan v1.Update, progressBacklog)
 	drained := make(chan struct{})
 
@@ -80,7 +87,7 @@ func (c *Client) push(
 		}
 	}()
 
-	err := remote.Write(reference, image,
+	err := remote.Push(reference, what,
 		remote.WithContext(ctx), remote.WithTransport(session), remote.WithProgress(updates))
 
 	<-drained

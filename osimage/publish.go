@@ -1,0 +1,48 @@
+package osimage
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// Upload is the image as an index of the registry library takes it; see PushIndex. What is read of it is verified, like
+// what Push sends.
+func (i *Image) Upload(ctx context.Context) (v1.Image, error) {
+	dir := ""
+	if folder, ok := i.blobs.(layoutBlobs); ok {
+		dir = folder.dir
+	}
+
+	return newUpload(ctx, i, dir)
+}
+
+// PushIndex puts an index under "registry/repository:tag", with those images of it that the registry has not, and
+// returns the reference that names exactly this index. The images come first and get no tag, so the tag never names a
+// part of it. It is safe to call again: what arrived is not sent again, and an index that is there already is left
+// alone. Progress, when set, is called with the bytes of the layers.
+func (c *Client) PushIndex(
+	ctx context.Context, reference string, index v1.ImageIndex, progress func(done, total int64),
+) (string, error) {
+	parsed, err := c.parse(reference)
+	if err != nil {
+		return "", err
+	}
+
+	if _, ok := parsed.(name.Tag); !ok {
+		return "", invalid(reference, "a digest cannot be chosen for an index", "name a tag, as registry/repository:1.1.0")
+	}
+
+	digest, err := index.Digest()
+	if err != nil {
+		return "", fmt.Errorf("preparing the index: %w", err)
+	}
+
+	if err := c.pushAll(ctx, parsed, index, progress); err != nil {
+		return "", fmt.Errorf("pushing the index: %w", err) // the cause names the reference, or a file
+	}
+
+	return parsed.Context().Name() + "@" + digest.String(), nil
+}
