@@ -183,7 +183,6 @@ func (b *btrfs) addChunk(k key, data []byte) (int, error) {
 		return 0, broken("the chunk at %d begins nowhere", k.offset)
 	}
 
-	//nolint:gosec // Checked above.
 	b.chunks = append(b.chunks, chunk{logical: int64(k.offset), length: length, physical: physical})
 
 	return size, nil
@@ -403,7 +402,7 @@ func (b *btrfs) extent(content, data []byte) error {
 
 	memory, compression, kind := number(data[8:]), data[16], data[20]
 
-	if data[17] != 0 || data[18] != 0 || data[19] != 0 {
+	if encoding := data[17:20]; !bytes.Equal(encoding, make([]byte, 3)) {
 		return broken("an extent is encrypted or encoded")
 	}
 
@@ -421,7 +420,7 @@ func (b *btrfs) extent(content, data []byte) error {
 		return nil // Allocated, but not written; or a hole.
 	}
 
-	if from < 0 || count < 0 || address < 0 {
+	if min(from, count, address) < 0 {
 		return broken("an extent at %d, of it %d bytes from %d", address, count, from)
 	}
 

@@ -28,12 +28,12 @@ const (
 )
 
 type ext struct {
-	reader                  io.ReaderAt
-	blockSize, blocks       int64
-	inodes, inodesPerGroup  uint32
-	inodeSize, groupSize    int64
-	groupTable, groups      int64
-	perGroup, firstDataBlok int64
+	reader                 io.ReaderAt
+	blockSize, blocks      int64
+	inodes, inodesPerGroup uint32
+	inodeSize, groupSize   int64
+	groupTable             int64
+	perGroup, firstBlock   int64
 }
 
 // inode is a file: its mode, size and where its blocks are.
@@ -67,10 +67,10 @@ func openExt(reader io.ReaderAt) (volume, error) {
 	features := binary.LittleEndian.Uint32(super[0x60:])
 	found := &ext{
 		reader: reader, blockSize: 1024 << logSize,
-		blocks:        int64(binary.LittleEndian.Uint32(super[0x4:])),
-		inodes:        binary.LittleEndian.Uint32(super[0x0:]),
-		firstDataBlok: int64(binary.LittleEndian.Uint32(super[0x14:])),
-		perGroup:      int64(binary.LittleEndian.Uint32(super[0x20:])), inodesPerGroup: binary.LittleEndian.Uint32(super[0x28:]),
+		blocks:     int64(binary.LittleEndian.Uint32(super[0x4:])),
+		inodes:     binary.LittleEndian.Uint32(super[0x0:]),
+		firstBlock: int64(binary.LittleEndian.Uint32(super[0x14:])),
+		perGroup:   int64(binary.LittleEndian.Uint32(super[0x20:])), inodesPerGroup: binary.LittleEndian.Uint32(super[0x28:]),
 		inodeSize: int64(binary.LittleEndian.Uint16(super[0x58:])), groupSize: 32,
 	}
 
@@ -102,7 +102,7 @@ func (e *ext) check() error {
 		return broken("offset 0x4fe: group descriptors of %d bytes", e.groupSize)
 	}
 
-	e.groupTable = (e.firstDataBlok + 1) * e.blockSize
+	e.groupTable = (e.firstBlock + 1) * e.blockSize
 
 	return nil
 }
@@ -116,7 +116,8 @@ func (e *ext) inode(number uint64) (inode, error) {
 		return inode{}, broken("there is no inode %d of %d", number, e.inodes)
 	}
 
-	group, index := (int64(number)-1)/int64(e.inodesPerGroup), (int64(number)-1)%int64(e.inodesPerGroup)
+	place := int64(number) - 1 //nolint:gosec // Below 2^32.
+	group, index := place/int64(e.inodesPerGroup), place%int64(e.inodesPerGroup)
 
 	descriptor, err := block(e.reader, e.groupTable+group*e.groupSize, int(e.groupSize))
 	if err != nil {

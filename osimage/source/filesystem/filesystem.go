@@ -90,78 +90,101 @@ func ReadFile(reader io.ReaderAt, path string, limit int64) ([]byte, error) {
 	return content, nil
 }
 
-func readPath(volume volume, path string, limit int64) ([]byte, error) {
-	var (
-		parents []uint64
-		links   int
-		names   = strings.Split(path, "/")
-	)
+// path is how far a path was followed.
+type path struct {
+	volume
 
-	current, err := volume.root()
+	names   []string // that are left
+	current uint64
+	parents []uint64
+	links   int
+}
+
+func readPath(volume volume, name string, limit int64) ([]byte, error) {
+	top, err := volume.root()
 	if err != nil {
 		return nil, err
 	}
 
-	for len(names) > 0 {
-		name := names[0]
-		names = names[1:]
+	way := &path{volume: volume, names: strings.Split(name, "/"), current: top}
 
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			if len(parents) > 0 {
-				current, parents = parents[len(parents)-1], parents[:len(parents)-1]
-			}
-
-			continue
-		}
-
-		next, err := volume.child(current, name)
+	for len(way.names) > 0 {
+		file, err := way.step()
 		if err != nil {
 			return nil, err
 		}
 
-		if next == 0 {
-			return nil, fs.ErrNotExist
-		}
-
-		info, err := volume.stat(next)
-		if err != nil {
-			return nil, err
-		}
-
-		switch {
-		case info.mode&modeType == modeLink:
-			if links++; links > maxLinks {
-				return nil, fmt.Errorf("%w: more than %d symbolic links", ErrBroken, maxLinks)
-			}
-
-			target, err := volume.read(next, maxLink)
-			if err != nil {
-				return nil, err
-			}
-
-			names = append(strings.Split(string(target), "/"), names...)
-
-			if strings.HasPrefix(string(target), "/") {
-				if current, err = volume.root(); err != nil {
-					return nil, err
-				}
-
-				parents = nil
-			}
-		case info.mode&modeType == modeDir:
-			parents = append(parents, current)
-			current = next
-		case info.mode&modeType == modeFile && len(names) == 0:
-			return volume.read(next, limit)
-		default:
-			return nil, fs.ErrNotExist
+		if file != 0 {
+			return volume.read(file, limit)
 		}
 	}
 
 	return nil, fs.ErrNotExist
+}
+
+// step follows the next name. It returns the file when it has come to it.
+func (p *path) step() (uint64, error) {
+	name := p.names[0]
+	p.names = p.names[1:]
+
+	switch name {
+	case "", ".":
+		return 0, nil
+	case "..":
+		if last := len(p.parents) - 1; last >= 0 {
+			p.current, p.parents = p.parents[last], p.parents[:last]
+		}
+
+		return 0, nil
+	}
+
+	next, err := p.child(p.current, name)
+	if err != nil {
+		return 0, err
+	}
+
+	if next == 0 {
+		return 0, fs.ErrNotExist
+	}
+
+	info, err := p.stat(next)
+	if err != nil {
+		return 0, err
+	}
+
+	switch kind := info.mode & modeType; {
+	case kind == modeLink:
+		return 0, p.follow(next)
+	case kind == modeDir:
+		p.parents = append(p.parents, p.current)
+		p.current = next
+
+		return 0, nil
+	case kind == modeFile && len(p.names) == 0:
+		return next, nil
+	default:
+		return 0, fs.ErrNotExist
+	}
+}
+
+func (p *path) follow(link uint64) error {
+	if p.links++; p.links > maxLinks {
+		return broken("more than %d symbolic links", maxLinks)
+	}
+
+	target, err := p.read(link, maxLink)
+	if err != nil {
+		return err
+	}
+
+	p.names = append(strings.Split(string(target), "/"), p.names...)
+
+	if strings.HasPrefix(string(target), "/") {
+		p.parents = nil
+		p.current, err = p.root()
+	}
+
+	return err
 }
 
 func broken(format string, values ...any) error {

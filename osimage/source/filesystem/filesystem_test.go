@@ -2,6 +2,7 @@ package filesystem_test
 
 import (
 	"bytes"
+	"compress/zlib"
 	"errors"
 	"io"
 	"io/fs"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/stayput-dev/stayput/osimage/source/filesystem"
 )
@@ -201,9 +204,8 @@ func (p patched) ReadAt(buffer []byte, offset int64) (int, error) {
 func FuzzReadFile(f *testing.F) {
 	dir := tree(f)
 
-	var systems [][]byte
-	for _, name := range []string{"ext4", "ext2 1k", "btrfs mixed"} {
-		systems = append(systems, image(f, makers()[name], dir, 24*mib))
+	systems := [][]byte{
+		image(f, makers()["ext4"], dir, 24*mib), image(f, makers()["ext2 1k"], dir, 24*mib), image(f, makers()["btrfs mixed"], dir, 24*mib),
 	}
 
 	for index, data := range systems {
@@ -222,4 +224,64 @@ func FuzzReadFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+// mkfs does not compress, so what Flatcar's /usr has is put into the place of a small file's only extent. It is padded, as
+// larger extents are.
+func TestReadCompressedFile(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	want := bytes.Repeat([]byte("a line of os-release\n"), 50)
+
+	if err := os.WriteFile(filepath.Join(dir, "os-release"), want, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	good := image(t, makers()["btrfs mixed"], dir, 24*mib)
+	at := bytes.Index(good, want)
+
+	var packed bytes.Buffer
+
+	writer, err := zstd.NewWriter(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := writer.Write(want); err != nil || writer.Close() != nil {
+		t.Fatal(err)
+	}
+
+	var deflated bytes.Buffer
+
+	deflate := zlib.NewWriter(&deflated)
+	if _, err := deflate.Write(want); err != nil || deflate.Close() != nil {
+		t.Fatal(err)
+	}
+
+	for compression, stream := range map[byte][]byte{1: deflated.Bytes(), 3: packed.Bytes()} {
+		data := bytes.Clone(good)
+		clear(data[at : at+len(want)])
+		copy(data[at:], stream)
+		data[at-5] = compression
+
+		got, err := filesystem.ReadFile(bytes.NewReader(data), "/os-release", mib)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("compression %d: got %q, %v", compression, got, err)
+		}
+	}
+
+	for says, change := range map[string]func(data []byte){
+		"compression 2":         func(d []byte) { d[at-5] = 2 },
+		"encrypted":             func(d []byte) { d[at-4] = 1 },
+		"unpacking an extent":   func(d []byte) { d[at-5] = 3 },
+		"unpacks to 1073741824": func(d []byte) { d[at-5], d[at-10] = 3, 0x40; d[at-12], d[at-13] = 0, 0 },
+	} {
+		data := bytes.Clone(good)
+		change(data)
+
+		if _, err := filesystem.ReadFile(bytes.NewReader(data), "/os-release", mib); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %q", err, says)
+		}
+	}
 }
