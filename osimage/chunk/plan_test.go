@@ -150,8 +150,11 @@ func TestPlansGiveTheNewContent(t *testing.T) {
 		image := encode(r, data, Options{Params: drawParams(r), Frame: rapid.IntRange(1, 60_000).Draw(r, "frame")})
 		options := drawOptions(r)
 
-		m := machine{seeds: [][]byte{drawPieces(r, "running"), drawPieces(r, "another")}}
-		m.target = drawPieces(r, "target")
+		m := machine{target: drawPieces(r, "target")}
+		for range rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(r, "seeds") {
+			m.seeds = append(m.seeds, drawPieces(r, "seed"))
+		}
+
 		m.target = append(m.target, make([]byte, max(0, len(data)-len(m.target)))...)
 
 		// Power may fail after any step; what was planned then is forgotten.
@@ -388,8 +391,6 @@ func large() *Index {
 }
 
 // What staging 2 GiB may cost is fixed: see Seeds.
-//
-//nolint:paralleltest // It measures what is allocated.
 func TestSeedsOfTwoGiBAreSmall(t *testing.T) {
 	index := large()
 
