@@ -38,6 +38,7 @@ type Client struct {
 	hostsWarning func(text string)
 	now          func() time.Time
 	network      *network
+	foreign      []Foreign
 
 	mutex sync.Mutex
 	// places are the hosts of each registry that was asked.
@@ -126,7 +127,7 @@ func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
 		digest:    descriptor.Digest.String(), manifest: descriptor.Manifest, blobs: source,
 	}
 
-	if err := image.load(ctx); err != nil {
+	if err := image.load(ctx, c.foreign); err != nil {
 		return nil, err
 	}
 
@@ -215,7 +216,11 @@ func (c *Client) fromIndex(
 		wanted = runtime.GOARCH
 	}
 
-	chosen, err := chooseFromIndex(reference.Name(), manifest, wanted)
+	chosen, found, err := c.chooseForeign(reference.Name(), &manifest, wanted)
+	if !found && err == nil {
+		chosen, err = chooseFromIndex(reference.Name(), manifest, wanted)
+	}
+
 	if err != nil {
 		return nil, nil, err
 	}

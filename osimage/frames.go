@@ -147,6 +147,10 @@ func (i *Image) Frames(ctx context.Context, role Role) ([]Frame, error) {
 		return nil, err
 	}
 
+	if content.stored() {
+		return nil, nil
+	}
+
 	table, err := i.seekTable(ctx, content)
 	if err != nil || table == nil || !table.HasChecksums() {
 		return nil, err

@@ -21,6 +21,8 @@ type Image struct {
 	manifest  []byte
 	config    Config
 	blobs     blobs
+	// foreign tells that the manifest is not one of ours.
+	foreign bool
 }
 
 var _ Source = (*Image)(nil)
@@ -85,6 +87,10 @@ func (i *Image) open(ctx context.Context, role Role, offset int64, hashRaw bool)
 
 	if offset == content.RawSize {
 		return io.NopCloser(eofReader{}), nil
+	}
+
+	if content.stored() {
+		return i.openStored(ctx, content, offset, hashRaw)
 	}
 
 	start, err := i.startOf(ctx, content, offset)

@@ -44,7 +44,7 @@ func OpenLayout(ctx context.Context, dir, tag string) (*Image, error) {
 		return nil, err
 	}
 
-	return image, image.load(ctx)
+	return image, image.load(ctx, nil)
 }
 
 func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {

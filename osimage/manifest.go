@@ -13,7 +13,11 @@ import (
 )
 
 // load reads the config that the manifest names, and checks that both describe an image of ours.
-func (i *Image) load(ctx context.Context) error {
+func (i *Image) load(ctx context.Context, kinds []Foreign) error {
+	if found, err := i.loadForeign(ctx, kinds); found || err != nil {
+		return err
+	}
+
 	manifest, err := parseManifest(i.reference, i.manifest)
 	if err != nil {
 		return err

@@ -21,6 +21,10 @@ func (c *Client) Pull(
 		return nil, err
 	}
 
+	if image.foreign {
+		return nil, refuseForeign(image.reference)
+	}
+
 	target, err := openFolder(dir)
 	if err != nil {
 		return nil, err
