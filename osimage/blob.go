@@ -1,6 +1,7 @@
 package osimage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -18,12 +20,16 @@ import (
 // progressForNewTries is the number of bytes after which a transfer counts as healthy again.
 const progressForNewTries = 256 << 10
 
+// maxVerified is the size up to which a blob from a mirror is verified before any of it is used.
+const maxVerified = 4 << 20
+
 // registryBlobs reads blobs from a registry, or its mirrors.
 type registryBlobs struct {
 	client     *Client
-	place      *place
 	repository name.Repository
 	locations  *locations
+	// place changes when mirrors turn out to be wrong.
+	place atomic.Pointer[place]
 }
 
 var (
@@ -32,11 +38,65 @@ var (
 )
 
 func (r *registryBlobs) open(ctx context.Context, source blob, from, to int64) (io.ReadCloser, error) {
+	if from == 0 && to == source.size && source.size <= maxVerified && len(r.place.Load().endpoints) > 1 {
+		return r.openVerified(ctx, source)
+	}
+
 	return r.start(&transfer{ctx: withAskedPause(ctx), from: r, blob: source, pos: from, end: to, reached: from, whole: from == 0})
 }
 
 func (r *registryBlobs) openRange(ctx context.Context, source blob, from, to int64) (io.ReadCloser, error) {
 	return r.start(&transfer{ctx: withAskedPause(ctx), from: r, blob: source, pos: from, end: to, reached: from, ranged: true})
+}
+
+// openVerified reads a small blob from the first host that has it with the right digest.
+func (r *registryBlobs) openVerified(ctx context.Context, source blob) (io.ReadCloser, error) {
+	data := make([]byte, source.size)
+
+	err := r.client.retry.do(ctx, source.subject, func(ctx context.Context) error {
+		return r.place.Load().each(ctx, source.subject, hosts.Pull, func(host *endpoint) error {
+			transfer := &transfer{ctx: ctx, from: r, blob: source, end: source.size, whole: true}
+			defer transfer.disconnect()
+
+			if err := transfer.connectTo(host); err != nil {
+				return err
+			}
+
+			for transfer.pos < transfer.end {
+				if _, err := transfer.readBody(data[transfer.pos:]); err != nil {
+					return err
+				}
+
+				if transfer.body == nil && transfer.pos < transfer.end {
+					return io.ErrUnexpectedEOF
+				}
+			}
+
+			if got := digestOfBytes(data); got != source.digest {
+				return wrongDigest(source.subject, "blob", got, source.digest)
+			}
+
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return io.NopCloser(bytes.NewReader(data)), nil
+}
+
+// distrustMirrors makes the registry itself the only place, after a mirror had other bytes than it should. It returns
+// false when that was so before: then they are the registry's.
+func (r *registryBlobs) distrustMirrors() bool {
+	place := r.place.Load()
+	if len(place.endpoints) < 2 {
+		return false
+	}
+
+	r.place.Store(place.withoutMirrors())
+
+	return true
 }
 
 func (r *registryBlobs) start(transfer *transfer) (io.ReadCloser, error) {
@@ -210,7 +270,7 @@ func (t *transfer) disconnect() {
 // connect asks the hosts in turn for the bytes from pos on. It returns errNoRanges when all that is to be had is the
 // whole blob, and that is not allowed.
 func (t *transfer) connect() error {
-	return t.from.place.each(t.ctx, t.blob.subject, hosts.Pull, func(host *endpoint) error {
+	return t.from.place.Load().each(t.ctx, t.blob.subject, hosts.Pull, func(host *endpoint) error {
 		err := t.connectTo(host)
 		if err != nil {
 			t.disconnect()

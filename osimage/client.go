@@ -77,7 +77,12 @@ func NewClient(options ...Option) (*Client, error) {
 	client.network = &network{stallAfter: client.stallAfter, count: client.count, proxy: client.proxy}
 
 	if client.proxy == nil {
-		client.network.proxy = proxyFromEnvironment()
+		var err error
+
+		client.network.proxy, err = proxyFromEnvironment()
+		if err != nil {
+			return nil, err
+		}
 	}
 
 	if client.limit > 0 {

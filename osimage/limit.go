@@ -39,8 +39,10 @@ func (l *limiter) wait(ctx context.Context, n int) error {
 		return nil
 	}
 
-	// WaitN fails at once when the deadline would come first; the bytes are here, so they are not lost by waiting less.
-	if err := l.rate.WaitN(ctx, n); err != nil && ctx.Err() != nil {
+	// It fails at once when the deadline would come first. What is within the limit then is nothing.
+	if err := l.rate.WaitN(ctx, n); err != nil {
+		<-ctx.Done()
+
 		return context.Cause(ctx)
 	}
 

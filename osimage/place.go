@@ -97,6 +97,10 @@ func (c *Client) registryItself(registry name.Registry) *endpoint {
 	}
 }
 
+func (p *place) withoutMirrors() *place {
+	return &place{client: p.client, registry: p.registry, config: p.config, endpoints: p.endpoints[len(p.endpoints)-1:]}
+}
+
 // each asks the hosts with a capability in turn, until one does the work. Its errors are classified.
 func (p *place) each(ctx context.Context, subject string, need hosts.Capability, work func(host *endpoint) error) error {
 	var tries []tried
@@ -185,5 +189,8 @@ func (c *Client) blobsOf(repository name.Repository) (*registryBlobs, error) {
 		return nil, err
 	}
 
-	return &registryBlobs{client: c, place: place, repository: repository, locations: &locations{}}, nil
+	result := &registryBlobs{client: c, repository: repository, locations: &locations{}}
+	result.place.Store(place)
+
+	return result, nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/net/http/httpproxy"
 )
@@ -35,19 +36,26 @@ func WithProxy(address string) Option {
 	}
 }
 
-// proxyFromEnvironment reads the environment now. What it cannot read is an error of each request, without the value.
-func proxyFromEnvironment() func(*url.URL) (*url.URL, error) {
-	find := httpproxy.FromEnvironment().ProxyFunc()
+// proxyFromEnvironment reads the environment now. An address that cannot be read would otherwise mean no proxy.
+func proxyFromEnvironment() (func(*url.URL) (*url.URL, error), error) {
+	config := httpproxy.FromEnvironment()
 
-	return func(target *url.URL) (*url.URL, error) {
-		proxy, err := find(target)
-		if err != nil {
-			return nil, invalid("the proxy of the environment", "its address cannot be read",
-				"correct HTTP_PROXY and HTTPS_PROXY")
+	for _, address := range []string{config.HTTPProxy, config.HTTPSProxy} {
+		if address == "" {
+			continue
 		}
 
-		return proxy, nil
+		if !strings.Contains(address, "://") {
+			address = "http://" + address
+		}
+
+		if parsed, err := url.Parse(address); err != nil || parsed.Host == "" {
+			return nil, invalid("the proxy of the environment", "its address cannot be read",
+				"write HTTP_PROXY and HTTPS_PROXY as http://host:port")
+		}
 	}
+
+	return config.ProxyFunc(), nil
 }
 
 var errProxy = errors.New("the proxy did not connect")

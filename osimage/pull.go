@@ -109,7 +109,11 @@ func (i *Image) pullLayer(ctx context.Context, dir string, content Content, prog
 	}
 
 	if got := digestOf(sum.hash); got != content.Digest {
-		return errors.Join(wrongDigest(i.blobOf(content).subject, "layer", got, content.Digest), os.Remove(partial))
+		if err := os.Remove(partial); err != nil || !i.DistrustMirrors() {
+			return errors.Join(wrongDigest(i.blobOf(content).subject, "layer", got, content.Digest), err)
+		}
+
+		return i.pullLayer(ctx, dir, content, progress)
 	}
 
 	if err := RenameFile(file, final); err != nil {

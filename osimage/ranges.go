@@ -40,11 +40,24 @@ type rangedBlobs interface {
 	openRange(ctx context.Context, blob blob, from, to int64) (io.ReadCloser, error)
 }
 
+// IsNoRanges tells whether an error of Ranges means that the registry cannot serve parts of a blob.
+func IsNoRanges(err error) bool {
+	return errors.Is(err, errNoRanges)
+}
+
+// DistrustMirrors is for whoever got other bytes than the digests say: from now on only the registry itself is asked. It
+// returns false when there is nobody else to ask, so that the bytes are wrong for good.
+func (i *Image) DistrustMirrors() bool {
+	source, ok := i.blobs.(interface{ distrustMirrors() bool })
+
+	return ok && source.distrustMirrors()
+}
+
 // Ranges reads parts of a content's layer, one after the other as if they were one, while those that follow are fetched
 // already. It does not verify them. Each is asked for with closed single ranges over kept connections, and is taken up
 // where it broke; when the client's tries are used up, Read returns ErrTransient.
 //
-// Read returns an error that is errNoRanges when the registry serves no ranges: read the layer from its start then.
+// Read returns an error for which IsNoRanges is true when the registry serves no ranges: read the layer from its start then.
 // Closing the reader ends all requests and waits for that.
 func (i *Image) Ranges(ctx context.Context, content Content, ranges []Range, options RangeOptions) (io.ReadCloser, error) {
 	if options.Parallel == 0 {
@@ -167,11 +180,6 @@ func (r *rangeReader) fetch(part Range) ([]byte, error) {
 
 	if _, err := io.ReadFull(body, data); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading the bytes from %d to %d: %w", part.From, part.To, err), body.Close())
-	}
-
-	// To the end, since only then the connection is kept.
-	if _, err := body.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
-		return nil, errors.Join(err, body.Close())
 	}
 
 	return data, body.Close()
