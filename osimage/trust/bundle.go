@@ -159,13 +159,8 @@ func (s *search) referrer(ctx context.Context, digest v1.Hash, referrer v1.Descr
 func (s *search) bundle(ctx context.Context, digest v1.Hash, data []byte) (verdict, error) {
 	var bundle bundlev1.Bundle
 
-	// Later versions of 0.3 may have more fields.
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, &bundle); err != nil {
-		return refused(ErrMalformed, "its bundle cannot be read: "+err.Error()), nil
-	}
-
-	if got := bundle.GetMediaType(); got != BundleType && got != bundlePrefix+"+json;version=0.3" {
-		return refused(ErrMalformed, fmt.Sprintf("its bundle is of the type %q, want %q", got, BundleType)), nil
+	if problem := parseBundle(data, &bundle); problem != "" {
+		return refused(ErrMalformed, problem), nil
 	}
 
 	switch content := bundle.GetContent().(type) {
@@ -176,6 +171,19 @@ func (s *search) bundle(ctx context.Context, digest v1.Hash, data []byte) (verdi
 	default:
 		return refused(ErrMalformed, "its bundle has no signature"), nil
 	}
+}
+
+func parseBundle(data []byte, bundle *bundlev1.Bundle) (problem string) {
+	// Later versions of 0.3 may have more fields.
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, bundle); err != nil {
+		return "its bundle cannot be read: " + err.Error()
+	}
+
+	if got := bundle.GetMediaType(); got != BundleType && got != bundlePrefix+"+json;version=0.3" {
+		return fmt.Sprintf("its bundle is of the type %q, want %q", got, BundleType)
+	}
+
+	return ""
 }
 
 // envelope verifies a signed statement about the digest, which is what `cosign sign` has made since v3.
@@ -190,11 +198,7 @@ func (s *search) envelope(digest v1.Hash, bundle *bundlev1.Bundle) verdict {
 			continue
 		}
 
-		if kind, detail := checkStatement(envelope.GetPayloadType(), envelope.GetPayload(), digest); kind != nil {
-			return refused(kind, detail)
-		}
-
-		return madeBy(key)
+		return checkStatement(key, envelope.GetPayloadType(), envelope.GetPayload(), digest)
 	}
 
 	return s.unknownSigner(bundle.GetVerificationMaterial())
@@ -209,38 +213,33 @@ type statement struct {
 	} `json:"subject"`
 }
 
-// checkStatement returns what kind of refusal a statement deserves that a trusted key signed, nil for none.
-func checkStatement(payloadType string, data []byte, digest v1.Hash) (kind error, detail string) {
+// checkStatement says what a statement is worth that a trusted key signed.
+func checkStatement(key Key, payloadType string, data []byte, digest v1.Hash) verdict {
 	if payloadType != StatementPayload {
-		return ErrWrongType, fmt.Sprintf("the payload is %q, want %q", payloadType, StatementPayload)
+		return refused(ErrWrongType, fmt.Sprintf("the payload is %q, want %q", payloadType, StatementPayload))
 	}
 
 	var claim statement
 
 	if err := json.Unmarshal(data, &claim); err != nil {
-		return ErrMalformed, "its statement is no JSON: " + err.Error()
+		return refused(ErrMalformed, "its statement is no JSON: "+err.Error())
 	}
 
 	if !strings.HasPrefix(claim.Type, statementPrefix) || claim.PredicateType != SignPredicate {
-		return ErrWrongType, fmt.Sprintf("%q, want %q", claim.PredicateType, SignPredicate)
+		return refused(ErrWrongType, fmt.Sprintf("%q, want %q", claim.PredicateType, SignPredicate))
 	}
-
-	var others []string
 
 	for _, subject := range claim.Subject {
-		other := subject.Digest[digest.Algorithm]
-		if other == digest.Hex {
-			return nil, ""
+		if subject.Digest[digest.Algorithm] == digest.Hex {
+			return madeBy(key)
 		}
-
-		others = append(others, fmt.Sprintf("%q", digest.Algorithm+":"+other))
 	}
 
-	if len(others) == 0 {
-		return ErrWrongDigest, "it names none"
+	if len(claim.Subject) == 0 {
+		return refused(ErrWrongDigest, "it names none")
 	}
 
-	return ErrWrongDigest, others[0]
+	return refused(ErrWrongDigest, fmt.Sprintf("%q", digest.Algorithm+":"+claim.Subject[0].Digest[digest.Algorithm]))
 }
 
 // message verifies a signature over the artifact's bytes, such as `cosign sign-blob` makes of a manifest.

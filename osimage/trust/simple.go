@@ -62,10 +62,8 @@ func (s *search) lookAtTag(ctx context.Context, digest v1.Hash) error {
 
 // simple verifies one simple signature. The payload is read only once a trusted key vouches for it.
 func (s *search) simple(ctx context.Context, digest v1.Hash, layer v1.Descriptor) (verdict, error) {
-	text := layer.Annotations[SignatureAnnotation]
-
-	sig, err := base64.StdEncoding.DecodeString(text)
-	if text == "" || len(sig) > maxSignature || err != nil {
+	sig := decodeSignature(layer.Annotations[SignatureAnnotation])
+	if sig == nil {
 		return refused(ErrMalformed, "it has no base64 in the annotation "+SignatureAnnotation), nil
 	}
 
@@ -83,28 +81,34 @@ func (s *search) simple(ctx context.Context, digest v1.Hash, layer v1.Descriptor
 		return refused(ErrWrongKey, ""), nil
 	}
 
-	if kind, detail := checkPayload(data, digest); kind != nil {
-		return refused(kind, detail), nil
-	}
-
-	return madeBy(key), nil
+	return checkPayload(key, data, digest), nil
 }
 
-// checkPayload returns what kind of refusal a payload deserves that a trusted key signed, nil for none.
-func checkPayload(data []byte, digest v1.Hash) (kind error, detail string) {
+// decodeSignature returns nil for what is no signature.
+func decodeSignature(text string) []byte {
+	sig, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(sig) == 0 || len(sig) > maxSignature {
+		return nil
+	}
+
+	return sig
+}
+
+// checkPayload says what a payload is worth that a trusted key signed.
+func checkPayload(key Key, data []byte, digest v1.Hash) verdict {
 	var claim payload.SimpleContainerImage
 
 	if err := json.Unmarshal(data, &claim); err != nil {
-		return ErrMalformed, "its payload is no JSON: " + err.Error()
+		return refused(ErrMalformed, "its payload is no JSON: "+err.Error())
 	}
 
 	if claim.Critical.Type != payload.CosignSignatureType {
-		return ErrWrongType, fmt.Sprintf("critical.type is %q, want %q", claim.Critical.Type, payload.CosignSignatureType)
+		return refused(ErrWrongType, fmt.Sprintf("critical.type is %q, want %q", claim.Critical.Type, payload.CosignSignatureType))
 	}
 
 	if got := claim.Critical.Image.DockerManifestDigest; got != digest.String() {
-		return ErrWrongDigest, fmt.Sprintf("%q", got)
+		return refused(ErrWrongDigest, fmt.Sprintf("%q", got))
 	}
 
-	return nil, ""
+	return madeBy(key)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -43,12 +44,21 @@ type Result struct {
 // With ModeRequire, all but a good signature is an *Error. With ModeWarn it is a Result that is not verified, unless the
 // context ended. It reads at most MaxSignatures of each form for each digest, and none after the first that is good.
 func Verify(ctx context.Context, store Store, policy Policy, digests ...string) (Result, error) {
-	result := Result{Mode: policy.Mode()}
+	return verify(ctx, &search{store: store, policy: policy}, digests)
+}
+
+// VerifyForm is Verify for signatures of one form only.
+func VerifyForm(ctx context.Context, store Store, policy Policy, only Form, digests ...string) (Result, error) {
+	return verify(ctx, &search{store: store, policy: policy, only: only}, digests)
+}
+
+func verify(ctx context.Context, search *search, digests []string) (Result, error) {
+	result := Result{Mode: search.policy.Mode()}
 	if result.Mode == ModeOff {
 		return result, nil
 	}
 
-	found, err := find(ctx, store, policy, digests)
+	found, err := search.find(ctx, digests)
 
 	switch refused := (*Error)(nil); {
 	case err == nil:
@@ -64,8 +74,7 @@ func Verify(ctx context.Context, store Store, policy Policy, digests ...string) 
 	}
 }
 
-func find(ctx context.Context, store Store, policy Policy, digests []string) (Result, error) {
-	search := search{store: store, policy: policy}
+func (s *search) find(ctx context.Context, digests []string) (Result, error) {
 	subject := strings.Join(digests, " or ")
 
 	for _, text := range digests {
@@ -77,18 +86,18 @@ func find(ctx context.Context, store Store, policy Policy, digests []string) (Re
 			}
 		}
 
-		for _, form := range search.forms() {
+		for _, form := range s.forms() {
 			if err := form.look(ctx, digest); err != nil {
 				return Result{}, unavailable(subject, err)
 			}
 
-			if search.good != nil {
-				return Result{Verified: true, Digest: text, Form: form.name, Key: search.good}, nil
+			if s.good != nil {
+				return Result{Verified: true, Digest: text, Form: form.name, Key: s.good}, nil
 			}
 		}
 	}
 
-	return Result{}, search.refusal(subject)
+	return Result{}, s.refusal(subject)
 }
 
 func unavailable(subject string, cause error) error {
@@ -102,6 +111,8 @@ func unavailable(subject string, cause error) error {
 type search struct {
 	store  Store
 	policy Policy
+	// only is the form to look for; empty means all.
+	only Form
 
 	// good is the key of the first good signature; nothing is looked at after it.
 	good    *Key
@@ -118,7 +129,9 @@ type form struct {
 
 // forms are in the order of the requests that they cost.
 func (s *search) forms() []form {
-	return []form{{FormTag, s.lookAtTag}, {FormBundle, s.lookAtBundles}}
+	forms := []form{{FormTag, s.lookAtTag}, {FormBundle, s.lookAtBundles}}
+
+	return slices.DeleteFunc(forms, func(f form) bool { return s.only != "" && f.name != s.only })
 }
 
 // verdict is what a signature is worth: its key, or the reason to refuse it.

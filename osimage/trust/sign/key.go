@@ -3,14 +3,16 @@ package sign
 import (
 	"bytes"
 	"crypto"
-	"crypto/x509"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
-	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 
 	"github.com/stayput-dev/stayput/osimage/trust"
@@ -18,15 +20,6 @@ import (
 
 // maxKeyFile bounds a private key file: RSA with 8192 bits, encrypted, takes 10 KiB.
 const maxKeyFile = 64 << 10
-
-// Types of PEM blocks (RFC 7468, RFC 5915, cosign's pkg/cosign/keys.go).
-const (
-	typePKCS8    = "PRIVATE KEY"
-	typePKCS1    = "RSA PRIVATE KEY"
-	typeSEC1     = "EC PRIVATE KEY"
-	typeSigstore = "ENCRYPTED SIGSTORE PRIVATE KEY"
-	typeCosign   = "ENCRYPTED COSIGN PRIVATE KEY"
-)
 
 const fixKey = "give a PEM private key: cosign.key of `cosign generate-key-pair`, or PKCS #8 of `openssl genpkey`"
 
@@ -73,7 +66,7 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxKeyFile+1))
 }
 
-// ParseKey reads a private key: PKCS #8, PKCS #1 or SEC 1, or one that cosign encrypted. The source names it in errors,
+// ParseKey reads a private key: PKCS #8 (encrypted or not), PKCS #1, SEC 1, or one that cosign encrypted. The source names it in errors,
 // which never have anything of the key in them.
 func ParseKey(source string, data []byte, password Password) (*Signer, error) {
 	if len(data) > maxKeyFile {
@@ -95,14 +88,26 @@ func ParseKey(source string, data []byte, password Password) (*Signer, error) {
 		return nil, err
 	}
 
-	// The default of an ECDSA key is the hash of its curve's size, of an RSA key SHA-256, and of an Ed25519 key to sign the
-	// message itself: what `cosign verify --key` takes.
-	signer, err := signature.LoadDefaultSigner(private)
+	signer, err := signature.LoadSigner(private, hashOf(private.Public()))
 	if err != nil {
 		return nil, badKey(source, "it cannot sign", fixKey, err)
 	}
 
 	return &Signer{key: key, signer: signer}, nil
+}
+
+// hashOf is the hash that cosign takes for a key: that of the curve's size, else SHA-256. Ed25519 has its own.
+func hashOf(public crypto.PublicKey) crypto.Hash {
+	if key, ok := public.(*ecdsa.PublicKey); ok {
+		switch key.Curve {
+		case elliptic.P384():
+			return crypto.SHA384
+		case elliptic.P521():
+			return crypto.SHA512
+		}
+	}
+
+	return crypto.SHA256
 }
 
 // firstKey skips the parameters that `openssl ecparam -genkey` writes before the key.
@@ -117,34 +122,27 @@ func firstKey(data []byte) *pem.Block {
 }
 
 func parseBlock(source string, block *pem.Block, password Password) (crypto.Signer, error) {
-	der := block.Bytes
-	parse := x509.ParsePKCS8PrivateKey
-
-	switch block.Type {
-	case typePKCS8:
-	case typePKCS1:
-		parse = func(der []byte) (any, error) { return x509.ParsePKCS1PrivateKey(der) }
-	case typeSEC1:
-		parse = func(der []byte) (any, error) { return x509.ParseECPrivateKey(der) }
-	case typeSigstore, typeCosign:
-		var err error
-
-		if der, err = decrypt(source, der, password); err != nil {
-			return nil, err
-		}
-	case "PUBLIC KEY", "RSA PUBLIC KEY":
+	switch {
+	case strings.HasSuffix(block.Type, "PUBLIC KEY"):
 		return nil, badKey(source, "it is the public half; signing needs the private one", fixKey, nil)
-	default:
-		return nil, badKey(source, fmt.Sprintf("a PEM block %q is not supported", block.Type), fixKey, nil)
+	case !strings.HasSuffix(block.Type, "PRIVATE KEY"):
+		return nil, badKey(source, fmt.Sprintf("it has a %q, not a private key", block.Type), fixKey, nil)
 	}
 
-	if block.Headers["DEK-Info"] != "" {
-		return nil, badKey(source, "it is encrypted in OpenSSL's old way",
-			"convert it with `cosign import-key-pair`, or decrypt it with `openssl pkey`", nil)
-	}
+	asked := false
 
-	private, err := parse(der)
-	if err != nil {
+	private, err := cryptoutils.UnmarshalPEMToPrivateKey(pem.EncodeToMemory(block), func(bool) ([]byte, error) {
+		asked = true
+
+		return secret(password)
+	})
+
+	switch {
+	case errors.Is(err, errNoPassword):
+		return nil, badKey(source, "", "give its password", err)
+	case err != nil && asked:
+		return nil, badKey(source, "it cannot be decrypted", "check the password", err)
+	case err != nil:
 		return nil, badKey(source, "its "+block.Type+" cannot be read", fixKey, err)
 	}
 
@@ -156,25 +154,20 @@ func parseBlock(source string, block *pem.Block, password Password) (crypto.Sign
 	return signer, nil
 }
 
-func decrypt(source string, data []byte, password Password) ([]byte, error) {
+var errNoPassword = errors.New("it is encrypted, and there is no password")
+
+// secret asks for the password. The library takes nil for "not encrypted", and cosign allows the empty password.
+func secret(password Password) ([]byte, error) {
 	if password == nil {
-		return nil, badKey(source, "it is encrypted, and there is no password", "give the password", nil)
+		return nil, errNoPassword
 	}
 
-	secret, err := password()
+	text, err := password()
 	if err != nil {
-		return nil, fmt.Errorf("reading the password of %s: %w", source, err)
+		return nil, err
 	}
 
-	// The library refuses scrypt parameters that would take long.
-	der, err := encrypted.Decrypt(data, secret)
-	clear(secret)
-
-	if err != nil {
-		return nil, badKey(source, "it cannot be decrypted", "check the password", err)
-	}
-
-	return der, nil
+	return append([]byte{}, text...), nil
 }
 
 func badKey(source, detail, fix string, cause error) error {
