@@ -1,7 +1,7 @@
 package dps
 
-// SetChunks makes the scheme write and sync in small pieces, so that small images have many steps.
-func (s *Scheme) SetChunks(chunk, syncEvery int64) { s.chunk, s.syncEvery = chunk, syncEvery }
+// SetSyncEvery makes the scheme write and sync in small pieces, so that small images have many steps.
+func (s *Scheme) SetSyncEvery(bytes int64) { s.syncEvery = bytes }
 
 // Names that tests check against.
 const (

@@ -37,8 +37,8 @@ type Scheme struct {
 	stateDir     string
 	architecture string
 	written      func(int64)
-	// chunk is how much is written at once, syncEvery how much between two syncs, in bytes.
-	chunk, syncEvery int64
+	// syncEvery is how many bytes are written between two syncs.
+	syncEvery int64
 }
 
 var _ slots.Scheme = (*Scheme)(nil)
@@ -47,7 +47,7 @@ var _ slots.Scheme = (*Scheme)(nil)
 func New(options Options) *Scheme {
 	scheme := &Scheme{
 		host: options.Host, variables: options.Variables, stateDir: options.StateDir,
-		architecture: options.Architecture, written: options.Written, chunk: chunkBytes, syncEvery: syncBytes,
+		architecture: options.Architecture, written: options.Written, syncEvery: syncBytes,
 	}
 
 	if scheme.host == nil {

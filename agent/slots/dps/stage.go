@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	chunkBytes = 1 << 20
+	// readBytes is how much is read at once.
+	readBytes = 1 << 20
 	// syncBytes is how much is written between two syncs: what a power cut costs at most, and a bound on dirty memory.
 	syncBytes = 64 << 20
 )
@@ -142,8 +143,8 @@ type writer struct {
 	source   slots.Source
 	progress slots.Progress
 	note     note
-	// before is the size of the contents before the present one, written is what was written of it since the last sync.
-	before, unsynced int64
+	// before is the size of the contents before the present one.
+	before int64
 }
 
 func (w *writer) writeAll(ctx context.Context) error {
@@ -183,19 +184,8 @@ func (w *writer) explain(role osimage.Role, err error) error {
 	return err
 }
 
+// writePartition writes a content and reads it back. What an earlier call has synced is read back only.
 func (w *writer) writePartition(ctx context.Context, content osimage.Content) (err error) {
-	offset := w.note.Synced[content.Role]
-	if offset == content.RawSize {
-		return nil
-	}
-
-	// What is written from here on was not read back.
-	if w.note.Verified {
-		if err := w.noteSynced(content.Role, offset); err != nil {
-			return err
-		}
-	}
-
 	medium, err := w.scheme.host.OpenPartition(ctx, w.number(content.Role), true)
 	if err != nil {
 		return fmt.Errorf("opening partition %d of %s: %w", w.number(content.Role), w.view.place.Disk, err)
@@ -203,88 +193,30 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 
 	defer func() { err = errors.Join(err, medium.Close()) }()
 
-	reader, err := w.source.Open(ctx, content.Role, offset)
-	if err != nil {
-		return fmt.Errorf("opening it at byte %d: %w", offset, err)
-	}
+	done := w.note.Synced[content.Role]
 
-	defer func() { err = errors.Join(err, reader.Close()) }()
+	w.progress(w.before + done)
 
-	w.progress(w.before + offset)
-
-	return w.copy(ctx, content, medium, reader, offset)
+	return osimage.Write(ctx, w.source, content.Role, medium, osimage.WriteOptions{
+		Room: w.room(content.Role), Start: done, SyncEvery: w.scheme.syncEvery,
+		Synced: func(synced int64) error { return w.noteSynced(content.Role, synced) },
+		Progress: func(now int64) {
+			w.scheme.written(max(0, now-done)) // it goes back when all is written once more
+			done = now
+			w.progress(w.before + now)
+		},
+	})
 }
 
-// copy writes a content from the offset on, syncing and noting now and then. At the end everything is synced. It does
-// not hash: the source does, and what decides is read back from the medium.
-func (w *writer) copy(
-	ctx context.Context, content osimage.Content, medium Medium, reader io.Reader, offset int64,
-) error {
-	buffer := make([]byte, w.scheme.chunk)
+// room is the size of the partition for a content, in bytes.
+func (w *writer) room(role osimage.Role) int64 { return w.view.place.Kernel[w.number(role)].Size }
 
-	for {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("at byte %d: %w", offset, err)
-		}
-
-		n, readErr := io.ReadFull(reader, buffer)
-		ended := errors.Is(readErr, io.EOF) || errors.Is(readErr, io.ErrUnexpectedEOF)
-
-		if offset+int64(n) > content.RawSize {
-			return w.wrong(content, fmt.Sprintf("it has more than the %d bytes of its config", content.RawSize))
-		}
-
-		if n > 0 {
-			if _, err := medium.WriteAt(buffer[:n], offset); err != nil {
-				return fmt.Errorf("writing at byte %d: %w", offset, err)
-			}
-
-			w.scheme.written(int64(n))
-			offset += int64(n)
-			w.unsynced += int64(n)
-		}
-
-		if ended || readErr != nil || w.unsynced >= w.scheme.syncEvery {
-			if err := w.checkpoint(content, medium, offset, ended); err != nil {
-				return err
-			}
-		}
-
-		switch {
-		case ended:
-			return nil
-		case readErr != nil:
-			return fmt.Errorf("reading at byte %d: %w", offset, readErr)
-		}
-
-		w.progress(w.before + offset)
-	}
-}
-
-// checkpoint syncs, and notes how far the content is written.
-func (w *writer) checkpoint(content osimage.Content, medium Medium, offset int64, ended bool) error {
-	w.unsynced = 0
-
-	if err := medium.Sync(); err != nil {
-		return fmt.Errorf("syncing at byte %d: %w", offset, err)
-	}
-
-	if ended && offset != content.RawSize {
-		return w.wrong(content, fmt.Sprintf("it ends after %d of %d bytes", offset, content.RawSize))
-	}
-
-	return w.noteSynced(content.Role, offset)
-}
-
-// wrong forgets what was written of a content and refuses the image.
-func (w *writer) wrong(content osimage.Content, detail string) error {
-	refusal := slots.Refuse(v1alpha1.ReasonImageInvalid, "content %s of image %s is not what its config says: %s; build and "+
-		"push the image again", content.Role, w.image.Label(), detail)
-
-	return errors.Join(refusal, w.noteSynced(content.Role, 0))
-}
-
+// noteSynced stores how far a content is written. From then on the image counts as not read back.
 func (w *writer) noteSynced(role osimage.Role, bytes int64) error {
+	if bytes > 0 && bytes == w.note.Synced[role] {
+		return nil // read back only
+	}
+
 	if w.note.Synced == nil {
 		w.note.Synced = map[osimage.Role]int64{}
 	}
@@ -322,21 +254,17 @@ func (w *writer) writeUKI(ctx context.Context, content osimage.Content) (err err
 	return nil
 }
 
-// verify reads the slot back from the medium.
+// verify looks at what was not read back yet: the UKI. Then the slot can be armed.
 func (w *writer) verify(ctx context.Context) error {
-	bad, err := w.scheme.readBack(ctx, w.view, w.image, stagedUKI)
+	content, _ := w.image.Content(osimage.RoleUKI)
+
+	digest, err := fileDigest(ctx, w.view.files, stagedUKI, content.RawSize)
 	if err != nil {
-		return err
+		return fmt.Errorf("reading content %s back: %w", osimage.RoleUKI, err)
 	}
 
-	if bad != "" {
-		// Either the medium is wrong, or a power cut took bytes that it had said were synced, or a resumed stream, which
-		// its source cannot verify, brought wrong ones. From its start on the source refuses those.
-		if err := w.noteSynced(bad, 0); err != nil {
-			return err
-		}
-
-		return fmt.Errorf("reading content %s back: %w", bad, errReadBack)
+	if digest != content.RawDigest {
+		return fmt.Errorf("reading content %s back: %w", osimage.RoleUKI, errReadBack)
 	}
 
 	if err := checkUKI(w.view.files, stagedUKI, w.image); err != nil {
@@ -461,7 +389,7 @@ func fileSize(files BootFiles, file string) (int64, error) {
 
 func readDigest(ctx context.Context, reader io.Reader) (string, error) {
 	sum := sha256.New()
-	if _, err := io.CopyBuffer(sum, &countingReader{ctx: ctx, reader: reader}, make([]byte, chunkBytes)); err != nil {
+	if _, err := io.CopyBuffer(sum, &countingReader{ctx: ctx, reader: reader}, make([]byte, readBytes)); err != nil {
 		return "", fmt.Errorf("reading: %w", err)
 	}
 

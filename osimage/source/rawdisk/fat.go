@@ -1,11 +1,13 @@
 package rawdisk
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	pathpkg "path"
 	"strings"
 
 	"github.com/stayput-dev/stayput/osimage"
@@ -143,35 +145,81 @@ func (f *FAT) count(boot bootSector) error {
 // Open finds a file by its path, "/flatcar/vmlinuz-a", regardless of case. It returns osimage.ErrNotFound when there is
 // none, and ErrTooLarge for one of more than limit bytes.
 func (f *FAT) Open(path string, limit int64) (*File, error) {
-	directory, err := f.root()
+	directory, name := pathpkg.Split(strings.Trim(path, "/"))
+
+	if name == "" {
+		return nil, f.missing("file", path)
+	}
+
+	clusters, err := f.directory(directory)
 	if err != nil {
 		return nil, err
 	}
 
-	names := strings.Split(strings.Trim(path, "/"), "/")
+	entry, err := f.find(clusters, name)
+	if err != nil {
+		return nil, err
+	}
 
-	for index, name := range names {
-		entry, err := f.find(directory, name)
+	if entry == nil || entry.directory {
+		return nil, f.missing("file", path)
+	}
+
+	return f.file(path, *entry, limit)
+}
+
+// List gives the names of the files in a directory, by its path, regardless of case. It returns osimage.ErrNotFound when
+// there is no such directory.
+func (f *FAT) List(path string) ([]string, error) {
+	clusters, err := f.directory(path)
+	if err != nil {
+		return nil, err
+	}
+
+	var names []string
+
+	err = f.each(clusters, func(short, long string, entry []byte) bool {
+		if !f.entry(entry).directory {
+			names = append(names, cmp.Or(long, short))
+		}
+
+		return true
+	})
+
+	return names, err
+}
+
+// directory finds a directory by its path.
+func (f *FAT) directory(path string) ([]run, error) {
+	clusters, err := f.root()
+	if err != nil {
+		return nil, err
+	}
+
+	for name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
+		if name == "" {
+			continue
+		}
+
+		entry, err := f.find(clusters, name)
 		if err != nil {
 			return nil, err
 		}
 
-		last := index == len(names)-1
-
-		if entry == nil || entry.directory == last {
-			return nil, &osimage.Error{Kind: osimage.ErrNotFound, Subject: f.name, Detail: "there is no file " + path}
+		if entry == nil || !entry.directory {
+			return nil, f.missing("directory", path)
 		}
 
-		if last {
-			return f.file(path, *entry, limit)
-		}
-
-		if directory, err = f.chain(entry.cluster, maxDirectory, path); err != nil {
+		if clusters, err = f.chain(entry.cluster, maxDirectory, path); err != nil {
 			return nil, err
 		}
 	}
 
-	return nil, &osimage.Error{Kind: osimage.ErrNotFound, Subject: f.name, Detail: "there is no file " + path}
+	return clusters, nil
+}
+
+func (f *FAT) missing(kind, path string) error {
+	return &osimage.Error{Kind: osimage.ErrNotFound, Subject: f.name, Detail: "there is no " + kind + " " + path}
 }
 
 func (f *FAT) root() ([]run, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -108,6 +109,20 @@ func TestFAT(t *testing.T) {
 			"/flatcar", "/coreos/vmlinuz-a", "/flatcar/vmlinuz-b", "/flatcar/gap", "/flatcar/vmlinuz-a/x", "/", "/EFI-SYSTEM",
 		} {
 			if _, err := system.Open(path, mib); !errors.Is(err, osimage.ErrNotFound) {
+				t.Errorf("FAT%s: %s: %v", bits, path, err)
+			}
+		}
+
+		for path, want := range map[string]string{
+			"/flatcar": "[a rather long name that needs several entries.txt vmlinuz-a]", "/efi/": "[SHORT.EFI]", "": "[]", "/": "[]",
+		} {
+			if names, err := system.List(path); err != nil || fmt.Sprint(names) != want {
+				t.Errorf("FAT%s: %s has %v, %v", bits, path, names, err)
+			}
+		}
+
+		for _, path := range []string{"/coreos", "/flatcar/vmlinuz-a"} {
+			if _, err := system.List(path); !errors.Is(err, osimage.ErrNotFound) {
 				t.Errorf("FAT%s: %s: %v", bits, path, err)
 			}
 		}

@@ -29,13 +29,28 @@ type longName struct {
 }
 
 // find looks for a name in a directory. It returns nil when there is none.
-func (f *FAT) find(directory []run, name string) (*fatEntry, error) {
+func (f *FAT) find(directory []run, name string) (found *fatEntry, err error) {
+	err = f.each(directory, func(short, long string, entry []byte) bool {
+		if !strings.EqualFold(short, name) && !strings.EqualFold(long, name) {
+			return true
+		}
+
+		found = f.entry(entry)
+
+		return false
+	})
+
+	return found, err
+}
+
+// each calls visit for every file and directory in a directory until it says that there need be no more.
+func (f *FAT) each(directory []run, visit func(short, long string, entry []byte) (more bool)) error {
 	var long longName
 
 	for _, run := range directory {
 		data := make([]byte, run.length)
 		if _, err := f.reader.ReadAt(data, run.offset); err != nil {
-			return nil, fmt.Errorf("reading a directory of %s: %w", f.name, err)
+			return fmt.Errorf("reading a directory of %s: %w", f.name, err)
 		}
 
 		for ; len(data) >= dirEntrySize; data = data[dirEntrySize:] {
@@ -43,7 +58,7 @@ func (f *FAT) find(directory []run, name string) (*fatEntry, error) {
 
 			switch attributes := entry[11]; {
 			case entry[0] == 0:
-				return nil, nil //nolint:nilnil // The end of the directory: there is no such name.
+				return nil // the end of the directory
 			case entry[0] == 0xe5:
 				long = longName{}
 			case attributes&attributeLong == attributeLong:
@@ -51,8 +66,8 @@ func (f *FAT) find(directory []run, name string) (*fatEntry, error) {
 			case attributes&attributeVolume != 0:
 				long = longName{}
 			default:
-				if strings.EqualFold(shortName(entry), name) || strings.EqualFold(long.of(entry), name) {
-					return f.entry(entry), nil
+				if !visit(shortName(entry), long.of(entry), entry) {
+					return nil
 				}
 
 				long = longName{}
@@ -60,7 +75,7 @@ func (f *FAT) find(directory []run, name string) (*fatEntry, error) {
 		}
 	}
 
-	return nil, nil //nolint:nilnil // There is no such name.
+	return nil
 }
 
 func (f *FAT) entry(data []byte) *fatEntry {

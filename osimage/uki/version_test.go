@@ -1,11 +1,11 @@
-package slots_test
+package uki_test
 
 import (
 	"testing"
 
 	"pgregory.net/rapid"
 
-	"github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/osimage/uki"
 )
 
 // The examples of UAPI.10, and pairs that systemd's own tests order.
@@ -50,11 +50,11 @@ func TestCompareVersionsExamples(t *testing.T) {
 		{"99999999999999999999999", "99999999999999999999998", 1},
 		{"1.1.0", "1.0.0", 1},
 	} {
-		if got := slots.CompareVersions(tt.a, tt.b); got != tt.want {
+		if got := uki.CompareVersions(tt.a, tt.b); got != tt.want {
 			t.Errorf("CompareVersions(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
 		}
 
-		if got := slots.CompareVersions(tt.b, tt.a); got != -tt.want {
+		if got := uki.CompareVersions(tt.b, tt.a); got != -tt.want {
 			t.Errorf("CompareVersions(%q, %q) = %d, want %d", tt.b, tt.a, got, -tt.want)
 		}
 	}
@@ -67,13 +67,13 @@ func TestCompareVersionsIsAnOrder(t *testing.T) {
 
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := version.Draw(t, "a"), version.Draw(t, "b"), version.Draw(t, "c")
-		ab, bc, ac := slots.CompareVersions(a, b), slots.CompareVersions(b, c), slots.CompareVersions(a, c)
+		ab, bc, ac := uki.CompareVersions(a, b), uki.CompareVersions(b, c), uki.CompareVersions(a, c)
 
-		if slots.CompareVersions(a, a) != 0 {
+		if uki.CompareVersions(a, a) != 0 {
 			t.Fatalf("%q is not equal to itself", a)
 		}
 
-		if ab != -slots.CompareVersions(b, a) {
+		if ab != -uki.CompareVersions(b, a) {
 			t.Fatalf("%q and %q are ordered differently from both sides", a, b)
 		}
 
