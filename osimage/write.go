@@ -37,7 +37,8 @@ type WriteOptions struct {
 	// Synced, when set, is called each time more of the content is on the medium for good, with the number of its first
 	// bytes that are. After an error of it Write ends.
 	Synced func(done int64) error
-	// SyncEvery is how many bytes may be written between two flushes of the medium; 0 means 32 MiB.
+	// SyncEvery is how many bytes may be written between two flushes of the medium, in at least two pieces of at most
+	// 1 MiB; 0 means 32 MiB.
 	SyncEvery int64
 	// Progress, when set, is called with the raw bytes written so far, those that were kept included.
 	Progress func(done int64)
@@ -78,22 +79,20 @@ func Write(ctx context.Context, source Source, role Role, target Target, options
 	// What was kept may be wrong: frame checksums have 32 bits only, and a power cut can take what was synced. And the raw
 	// bytes are hashed only once, when they are read back. Once more from the start, this time hashed on their way too:
 	// then it is either the image that is wrong, which its reader says, or the medium.
-	if writing.options.Synced != nil {
-		if err := writing.options.Synced(0); err != nil {
-			return err
-		}
+	if err := writing.synced(0); err != nil {
+		return err
 	}
 
 	err = writing.from(ctx, 0, source.Open)
-	if errors.Is(err, errReadBack) {
-		return &Error{
-			Kind: ErrBrokenMedium, Subject: targetName(target),
-			Detail: fmt.Sprintf("twice it gave back other bytes of %s than were written", role),
-			Fix:    "try again; if it happens again replace the medium",
-		}
+	if !errors.Is(err, errReadBack) {
+		return err
 	}
 
-	return err
+	return errors.Join(&Error{
+		Kind: ErrBrokenMedium, Subject: targetName(target),
+		Detail: fmt.Sprintf("twice it gave back other bytes of %s than were written", role),
+		Fix:    "try again; if it happens again replace the disk",
+	}, writing.synced(0))
 }
 
 // Verify reads a content back from the medium and compares it with its raw digest. It returns ErrWrongDigest when the

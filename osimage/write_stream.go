@@ -2,6 +2,7 @@ package osimage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,7 @@ import (
 )
 
 const (
-	// pieceSize is how much is written at once, and pieces how many of them may wait for the medium.
+	// pieceSize is how much is written at once, at most, and pieces how many of them may wait for the medium.
 	pieceSize = 1 << 20
 	pieces    = 4
 	// sparseBlock is the least run of zeros that is left out.
@@ -49,65 +50,54 @@ func (w *writing) from(ctx context.Context, start int64, open opener) (err error
 
 	defer func() { err = errors.Join(err, back.close()) }()
 
-	group, ctx := errgroup.WithContext(ctx)
 	free, full := make(chan []byte, pieces), make(chan []byte, pieces)
 
 	for range pieces {
-		free <- make([]byte, pieceSize)
+		free <- make([]byte, min(pieceSize, max(1, w.syncEvery()/2)))
 	}
 
-	var readErr error
+	settler := &settler{writing: w, back: back, due: make(chan int64, 1), failed: make(chan struct{})}
+	// Only the reader ends when another one fails. What it gave before it failed itself is still written and flushed.
+	group, reading := errgroup.WithContext(ctx)
+
+	var (
+		sourceErr error
+		done      int64
+	)
 
 	group.Go(func() error {
 		defer close(full)
 
-		readErr = w.read(ctx, open, start, free, full)
+		err := w.read(reading, open, start, free, full)
+		if reading.Err() == nil {
+			sourceErr = err
+		}
 
-		return readErr
+		return err
 	})
 
-	written := make(chan int64, 1)
-	settled := func(done int64) error {
-		if !back.concurrent() {
-			return w.settle(ctx, back, done)
-		}
-
-		select {
-		case written <- done:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-
 	group.Go(func() error {
-		defer close(written)
+		defer close(settler.due)
 
-		done, err := w.write(ctx, start, free, full, settled)
-		// The end of the pieces can be an error's, of which the context does not know yet.
-		if err := errors.Join(err, readErr); err != nil {
+		var err error
+		done, err = w.write(ctx, start, free, full, func(done int64) error { return settler.settle(ctx, done) })
+
+		switch {
+		case err != nil || sourceErr != nil:
 			return err
-		}
-
-		if done < w.content.RawSize {
+		case ctx.Err() != nil: // the reader saw it first
+			return context.Cause(ctx)
+		case done < w.content.RawSize:
 			return truncated(string(w.content.Role), "content", done, w.content.RawSize)
 		}
 
-		return settled(done)
+		return settler.settle(ctx, done)
 	})
 
-	group.Go(func() error {
-		for done := range written {
-			if err := w.settle(ctx, back, done); err != nil {
-				return err
-			}
-		}
-
-		return nil
-	})
+	group.Go(func() error { return settler.run(ctx) })
 
 	if err := group.Wait(); err != nil {
-		return err
+		return errors.Join(err, w.keep(back, done, err, sourceErr != nil))
 	}
 
 	if got := back.digest(); got != w.content.RawDigest {
@@ -146,19 +136,82 @@ func (w *writing) lengthen() error {
 	return nil
 }
 
-// settle flushes what was written so far, tells of it, and reads it back.
-func (w *writing) settle(ctx context.Context, back *readBack, done int64) error {
+// settler flushes what was written so far, tells of it, and reads it back: beside the writer, where the target allows that.
+type settler struct {
+	writing *writing
+	back    *readBack
+	// due has the position up to which was written.
+	due chan int64
+	// failed is closed when err is set.
+	failed chan struct{}
+	err    error
+}
+
+// settle waits until reading back lies no more than one flush behind.
+func (s *settler) settle(ctx context.Context, done int64) error {
+	if !s.back.concurrent() {
+		return s.do(ctx, done)
+	}
+
+	select {
+	case s.due <- done:
+		return nil
+	case <-s.failed:
+		return s.err
+	}
+}
+
+func (s *settler) run(ctx context.Context) error {
+	for done := range s.due {
+		if s.err = s.do(ctx, done); s.err != nil {
+			close(s.failed)
+
+			return s.err
+		}
+	}
+
+	return nil
+}
+
+func (s *settler) do(ctx context.Context, done int64) error {
+	if err := s.back.sync(); err != nil {
+		return err
+	}
+
+	if err := s.writing.synced(done); err != nil {
+		return err
+	}
+
+	return s.back.upTo(ctx, done)
+}
+
+// keep flushes and tells what the source gave before it broke, for a later call to go on with. When the image is wrong,
+// what was written of it is worth nothing.
+func (w *writing) keep(back *readBack, done int64, cause error, ofSource bool) error {
+	for _, wrong := range []error{ErrWrongDigest, ErrTruncated, ErrTooLarge, ErrNotAnImage} {
+		if errors.Is(cause, wrong) {
+			return w.synced(0)
+		}
+	}
+
+	// Otherwise the medium failed, or the caller does not want to wait.
+	if w.options.Synced == nil || done == 0 || !ofSource {
+		return nil
+	}
+
 	if err := back.sync(); err != nil {
 		return err
 	}
 
-	if w.options.Synced != nil {
-		if err := w.options.Synced(done); err != nil {
-			return err
-		}
+	return w.synced(done)
+}
+
+func (w *writing) synced(done int64) error {
+	if w.options.Synced == nil {
+		return nil
 	}
 
-	return back.upTo(ctx, done)
+	return w.options.Synced(done)
 }
 
 // read fills pieces with the content's bytes. All but the last one are full.
@@ -185,7 +238,7 @@ func (w *writing) read(
 			return context.Cause(ctx)
 		}
 
-		count, err := io.ReadFull(body, piece[:pieceSize])
+		count, err := io.ReadFull(body, piece[:cap(piece)])
 
 		if count > 0 {
 			full <- piece[:count]
@@ -214,13 +267,8 @@ func (w *writing) write(
 ) (done int64, err error) {
 	done = start
 
-	every := w.options.SyncEvery
-	if every == 0 {
-		every = defaultSyncEvery
-	}
-
 	flusher := newFlusher(w.target)
-	due := start + every
+	due := start + w.syncEvery()
 
 	for piece := range full {
 		if err := ctx.Err(); err != nil {
@@ -250,7 +298,7 @@ func (w *writing) write(
 				return done, err
 			}
 
-			due = done + every
+			due = done + w.syncEvery()
 		}
 	}
 
@@ -279,6 +327,8 @@ func (w *writing) writePiece(piece []byte, position int64) error {
 
 	return nil
 }
+
+func (w *writing) syncEvery() int64 { return cmp.Or(w.options.SyncEvery, defaultSyncEvery) }
 
 func (w *writing) progress(done int64) {
 	if w.options.Progress != nil {
