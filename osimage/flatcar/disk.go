@@ -42,7 +42,7 @@ func ReadDisk(ctx context.Context, path string, options Options) (*source.Parts,
 	}
 
 	parts.Close = file.file.Close
-	parts.Notes = append(parts.Notes, "a disk image has no signature inside: compare the file with its .DIGESTS or .sig before you trust it")
+	parts.Notes = append(parts.Notes, "a disk image has no signature inside: "+unsigned)
 
 	return parts, nil
 }

@@ -75,7 +75,7 @@ func peek(path string) (head []byte, err error) {
 
 	plain, _, err := unpacked(file, file)
 	if err != nil {
-		return nil, fmt.Errorf("reading the artifact %s: %w", path, err)
+		return nil, refuse(path, "it cannot be unpacked: "+err.Error(), redownload)
 	}
 
 	head = make([]byte, 2*blockSize)
@@ -88,7 +88,10 @@ func peek(path string) (head []byte, err error) {
 	return head[:count], nil
 }
 
-const redownload = "download it again and compare its checksum"
+const (
+	redownload = "download it again and compare its checksum"
+	unsigned   = "compare the file with its .DIGESTS or .sig before you trust it"
+)
 
 func refuse(subject, detail, fix string) error {
 	return &osimage.Error{Kind: osimage.ErrInvalid, Subject: subject, Detail: detail, Fix: fix}

@@ -68,7 +68,7 @@ type procedure struct {
 
 // field is one field of a message.
 type field struct {
-	number protowire.Number
+	number int
 	kind   protowire.Type
 	value  uint64 // of a varint
 	data   []byte // of a length-delimited field
@@ -92,7 +92,7 @@ func fields(message []byte, at int64, visit func(field) error) error {
 		}
 
 		message, at = message[length:], at+int64(length)
-		found := field{number: number, kind: kind, at: at}
+		found := field{number: int(number), kind: kind, at: at}
 
 		switch kind {
 		case protowire.VarintType:

@@ -75,7 +75,7 @@ func newContent(container *payload, name string, operations []operation, made *i
 
 // check refuses an operation that cannot be done.
 func (p *payload) check(operation operation) error {
-	end := p.size - p.blobs
+	end := uint64(p.size - p.blobs) //nolint:gosec // The file is not shorter, openPayload has seen to it.
 
 	switch {
 	case operation.kind == opMove || operation.kind == opBSDiff:
@@ -85,8 +85,9 @@ func (p *payload) check(operation operation) error {
 		}
 	case operation.kind != opReplace && operation.kind != opReplaceBZ:
 		return p.refuse(operation.at, fmt.Sprintf("the operation's type is %d, want 0 (REPLACE) or 1 (REPLACE_BZ)", operation.kind))
-	case operation.length == 0 || operation.length > uint64(end) || operation.offset > uint64(end)-operation.length: //nolint:gosec // Positive.
-		return p.refuse(operation.at, fmt.Sprintf("the operation's data has %d bytes at %d, there are %d", operation.length, operation.offset, end))
+	case operation.length == 0 || operation.length > end || operation.offset > end-operation.length:
+		return p.refuse(operation.at,
+			fmt.Sprintf("the operation's data has %d bytes at %d, there are %d", operation.length, operation.offset, end))
 	case len(operation.sum) != sha256.Size:
 		return p.refuse(operation.at, fmt.Sprintf("the hash of the operation's data has %d bytes, want %d", len(operation.sum), sha256.Size))
 	case len(operation.extents) == 0:

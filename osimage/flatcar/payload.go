@@ -106,7 +106,7 @@ func readPartition(ctx context.Context, file *artifact, options Options) (*sourc
 	}
 
 	parts.Inputs[osimage.RoleUSR] = opened(data.name, data.size, file.file)
-	parts.Notes = append(parts.Notes, "a bare partition has no signature inside: compare the file with its .DIGESTS or .sig before you trust it")
+	parts.Notes = append(parts.Notes, "a bare partition has no signature inside: "+unsigned)
 
 	return parts, nil
 }
@@ -268,7 +268,7 @@ func openPayload(file *artifact, options Options) (*payload, error) {
 		return nil, result.refuse(manifestAt, fmt.Sprintf("the manifest has %d bytes, want 1 to %d", length, maxManifest))
 	}
 
-	result.blobs = headerSize + int64(length) //nolint:gosec // Checked above.
+	result.blobs = headerSize + int64(length)
 	if result.blobs > file.size {
 		return nil, result.cut(result.blobs, "manifest")
 	}
@@ -294,17 +294,18 @@ func openPayload(file *artifact, options Options) (*payload, error) {
 
 // checkEnd tells a cut payload before anything else is said of it: the signatures are its end, or the last blob.
 func (p *payload) checkEnd() error {
-	end := uint64(0)
+	var end uint64
 
-	lists := [][]operation{p.operations}
-	for _, procedure := range p.procedures {
-		lists = append(lists, procedure.operations)
-	}
-
-	for _, list := range lists {
-		for _, operation := range list {
+	reach := func(operations []operation) {
+		for _, operation := range operations {
 			end = max(end, min(operation.offset, maxUnpacked)+min(operation.length, maxUnpacked))
 		}
+	}
+
+	reach(p.operations)
+
+	for _, procedure := range p.procedures {
+		reach(procedure.operations)
 	}
 
 	if p.signed {
@@ -338,4 +339,3 @@ func (p *payload) counted(ctx context.Context, from io.Reader) io.Reader {
 		p.call(min(p.done, total), total)
 	}}
 }
-

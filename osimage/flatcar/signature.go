@@ -14,8 +14,11 @@ import (
 	"github.com/stayput-dev/stayput/osimage"
 )
 
-// maxSignatures bounds the message with the signatures; a release has two of 4096 bits.
-const maxSignatures = 64 << 10
+// maxSignatures bounds in bytes the message with the signatures; a release has two of 4096 bits.
+const (
+	maxSignatures = 64 << 10
+	maxSigners    = 16
+)
 
 // ParseKeys reads RSA public keys in PEM, such as Flatcar's /usr/share/update_engine/update-payload-key.pub.pem. Name is
 // for errors.
@@ -136,8 +139,8 @@ func (p *payload) signatures() ([][]byte, error) {
 		return nil, refuse(p.name, "the payload's signatures, "+err.Error(), redownload)
 	}
 
-	if len(signatures) == 0 {
-		return nil, p.refuse(start, "there is no signature in the message of signatures")
+	if len(signatures) == 0 || len(signatures) > maxSigners {
+		return nil, p.refuse(start, fmt.Sprintf("there are %d signatures, want 1 to %d", len(signatures), maxSigners))
 	}
 
 	return signatures, nil

@@ -92,7 +92,11 @@ func findTree(data usr) (*verity.Tree, int64, error) {
 	reader := data.reader()
 
 	places := []int64{hashOffset}
-	if _, size, err := filesystem.Identify(reader); err == nil && size != hashOffset {
+
+	switch _, size, err := filesystem.Identify(reader); {
+	case unreadable(err):
+		return nil, 0, err
+	case err == nil && size != hashOffset:
 		places = []int64{size, hashOffset}
 	}
 
@@ -128,6 +132,10 @@ func identify(data usr, options Options, parts *source.Parts) error {
 	parts.Name, parts.Version = options.Name, options.Version
 
 	content, err := filesystem.ReadFile(data.reader(), osRelease, maxOSRelease)
+	if unreadable(err) {
+		return err
+	}
+
 	if err != nil {
 		if options.Version == "" {
 			return &osimage.Error{
@@ -172,14 +180,21 @@ func identify(data usr, options Options, parts *source.Parts) error {
 	return nil
 }
 
+// unreadable tells a broken artifact from a file system that is only not understood.
+func unreadable(err error) bool {
+	_, broken := errors.AsType[*osimage.Error](err)
+
+	return broken
+}
+
 // noteVersion tells when the version is not the whole truth.
 func noteVersion(release map[string]string, parts *source.Parts) {
 	if id := release["VERSION_ID"]; id != "" && id != parts.Version {
-		parts.Notes = append(parts.Notes, fmt.Sprintf("the version is the one given, os-release says %s", id))
+		parts.Notes = append(parts.Notes, "the version is the one given, os-release says "+id)
 	}
 
-	if _, build, ok := strings.Cut(release["VERSION"], "+"); ok {
-		parts.Notes = append(parts.Notes, fmt.Sprintf("this is the build %q of %s; give each build its own --version", build, release["VERSION_ID"]))
+	if build := release["VERSION"]; strings.Contains(build, "+") {
+		parts.Notes = append(parts.Notes, fmt.Sprintf("this is the build %q: give each build its own --version", build))
 	}
 }
 
