@@ -130,6 +130,11 @@ func (f *Faulty) Stop() {
 	f.server.Close()
 }
 
+// Client speaks to it, and trusts its certificate.
+func (f *Faulty) Client() *http.Client {
+	return f.server.Client()
+}
+
 // Certificate is its own, and that of its authority.
 func (f *Faulty) Certificate() []byte {
 	return f.server.Certificate().Raw

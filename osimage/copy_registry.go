@@ -1,0 +1,321 @@
+package osimage
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/stayput-dev/stayput/osimage/hosts"
+)
+
+// registryStore is a repository of a registry.
+type registryStore struct {
+	client     *Client
+	repository name.Repository
+	content    *registryBlobs
+	// writer is who is asked when this is the target: mirrors may lag behind.
+	writer *endpoint
+}
+
+var _ store = (*registryStore)(nil)
+
+// openSource opens a source, and tells under which name the artifact is there.
+func (c *Client) openSource(ctx context.Context, from Location) (store, string, error) {
+	if from.Dir != "" {
+		return openFolderSource(ctx, from)
+	}
+
+	parsed, err := c.parse(from.Reference)
+	if err != nil {
+		return nil, "", err
+	}
+
+	content, err := c.blobsOf(parsed.Context())
+	if err != nil {
+		return nil, "", err
+	}
+
+	return &registryStore{client: c, repository: parsed.Context(), content: content}, parsed.Identifier(), nil
+}
+
+// openTarget opens a target, and tells which tag the copy gets; start is what the source calls it.
+func (c *Client) openTarget(to Location, start, digest string, dryRun bool) (store, string, error) {
+	if to.Dir != "" {
+		return openFolderTarget(to, start, dryRun)
+	}
+
+	parsed, err := c.parse(to.Reference)
+	if err != nil {
+		return nil, "", err
+	}
+
+	tag := parsed.Identifier()
+
+	if isDigest(tag) {
+		if tag != digest {
+			return nil, "", invalid(to.Reference, "the source has the digest "+digest, "name a tag, or that digest")
+		}
+
+		tag = ""
+	}
+
+	writer, err := c.pushTarget(parsed.Context().Registry)
+	if err != nil {
+		return nil, "", err
+	}
+
+	return &registryStore{client: c, repository: parsed.Context(), writer: writer}, tag, nil
+}
+
+func (r *registryStore) close() error { return nil }
+
+func (r *registryStore) source() blobs { return r.content }
+
+func (r *registryStore) reference(digest string) string {
+	return r.repository.Name() + "@" + digest
+}
+
+func (r *registryStore) named(tagOrDigest string) name.Reference {
+	if isDigest(tagOrDigest) {
+		return r.repository.Digest(tagOrDigest)
+	}
+
+	return r.repository.Tag(tagOrDigest)
+}
+
+func (r *registryStore) manifest(ctx context.Context, tagOrDigest string) (copiedManifest, error) {
+	reference := r.named(tagOrDigest)
+
+	var (
+		descriptor *remote.Descriptor
+		err        error
+	)
+
+	if r.writer == nil {
+		descriptor, err = r.client.get(ctx, reference)
+	} else {
+		err = r.write(ctx, nil, func(ctx context.Context, option []remote.Option, repository name.Repository) (err error) {
+			descriptor, err = remote.Get(r.writer.reference(reference), option...)
+
+			return err
+		})
+	}
+
+	if err != nil {
+		return copiedManifest{}, err
+	}
+
+	if descriptor.Size > maxManifest {
+		return copiedManifest{}, notAnArtifact(reference.Name(), "its manifest has more than 4 MiB")
+	}
+
+	return copiedManifest{
+		digest: descriptor.Digest.String(), mediaType: descriptor.MediaType, data: descriptor.Manifest, platform: descriptor.Platform,
+	}, nil
+}
+
+// referrers asks the hosts until one has some: a mirror that knows of none may not keep them.
+func (r *registryStore) referrers(ctx context.Context, digest string) ([]v1.Descriptor, error) {
+	place := r.content.place.Load()
+	subject := r.reference(digest)
+	answered := false
+
+	var found []v1.Descriptor
+
+	err := r.client.retry.do(ctx, subject, func(ctx context.Context) error {
+		err := place.each(ctx, subject, hosts.Resolve, func(host *endpoint) error {
+			local := host.repository(r.repository)
+
+			return host.authorized(ctx, r.client.keychain, local, []string{local.Scope(transport.PullScope)},
+				func(session http.RoundTripper) error {
+					index, err := remote.Referrers(local.Digest(digest), remote.WithContext(ctx), remote.WithTransport(session))
+					if err != nil {
+						return err
+					}
+
+					manifest, err := index.IndexManifest()
+					if err != nil {
+						return err
+					}
+
+					answered, found = true, manifest.Manifests
+
+					if len(found) == 0 && !host.last {
+						return &Error{Kind: ErrNotFound, Subject: subject, Detail: "it has no referrers"}
+					}
+
+					return nil
+				})
+		})
+		if answered {
+			return nil
+		}
+
+		return err
+	})
+
+	return found, err
+}
+
+// write asks, or tells, the host that is written to. The options are for the registry library.
+func (r *registryStore) write(
+	ctx context.Context, alsoPull *name.Repository,
+	work func(ctx context.Context, options []remote.Option, repository name.Repository) error,
+) error {
+	repository := r.writer.repository(r.repository)
+	scopes := []string{repository.Scope(transport.PushScope)}
+
+	if alsoPull != nil {
+		scopes = append(scopes, alsoPull.Scope(transport.PullScope))
+	}
+
+	return r.client.retry.do(ctx, r.repository.Name(), func(ctx context.Context) error {
+		return r.writer.authorized(ctx, r.client.keychain, repository, scopes, func(session http.RoundTripper) error {
+			return work(ctx, []remote.Option{
+				remote.WithContext(ctx), remote.WithTransport(session),
+				// Tries, their pauses and who is told of them are the client's.
+				remote.WithRetryPredicate(func(error) bool { return false }),
+			}, repository)
+		})
+	})
+}
+
+func (r *registryStore) hasManifest(ctx context.Context, digest, tag string, _ bool) (bool, error) {
+	if tag != "" {
+		tagged, err := r.manifest(ctx, tag)
+
+		return err == nil && tagged.digest == digest, ignoreNotFound(err)
+	}
+
+	err := r.write(ctx, nil, func(_ context.Context, options []remote.Option, repository name.Repository) error {
+		_, err := remote.Head(repository.Digest(digest), options...)
+
+		return err
+	})
+
+	return err == nil, ignoreNotFound(err)
+}
+
+func ignoreNotFound(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+
+	return err
+}
+
+func (r *registryStore) hasBlob(ctx context.Context, blob v1.Descriptor) (has bool, err error) {
+	err = r.write(ctx, nil, func(_ context.Context, options []remote.Option, repository name.Repository) error {
+		layer, err := remote.Layer(repository.Digest(blob.Digest.String()), options...)
+		if err != nil {
+			return err
+		}
+
+		has, err = partial.Exists(layer)
+
+		return err
+	})
+
+	return has, err
+}
+
+// putBlob sends a blob. When it is in another repository of the registry, the registry is asked to take it from there.
+func (r *registryStore) putBlob(ctx context.Context, descriptor v1.Descriptor, from store, progress func(done int64)) error {
+	layer, err := partial.CompressedToLayer(&copiedLayer{
+		ctx: ctx, progress: progress,
+		uploadedLayer: uploadedLayer{
+			blobs: from.source(), descriptor: descriptor, path: from.reference(descriptor.Digest.String()),
+			blob: blob{
+				digest: descriptor.Digest.String(), size: descriptor.Size,
+				subject: "blob " + descriptor.Digest.String() + " for " + r.repository.Name(),
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("preparing a blob: %w", err)
+	}
+
+	var alsoPull *name.Repository
+
+	if other, ok := from.(*registryStore); ok && other.repository.RegistryStr() == r.repository.RegistryStr() {
+		repository := r.writer.repository(other.repository)
+		alsoPull = &repository
+		layer = &remote.MountableLayer{Layer: layer, Reference: repository.Digest(descriptor.Digest.String())}
+	}
+
+	err = r.write(ctx, alsoPull, func(_ context.Context, options []remote.Option, repository name.Repository) error {
+		return remote.WriteLayer(repository, layer, options...)
+	})
+	if err == nil {
+		progress(descriptor.Size)
+	}
+
+	return err
+}
+
+func (r *registryStore) putManifest(ctx context.Context, manifest copiedManifest, tag string, _ bool) error {
+	return r.write(ctx, nil, func(_ context.Context, options []remote.Option, repository name.Repository) error {
+		var reference name.Reference = repository.Digest(manifest.digest)
+		if tag != "" {
+			reference = repository.Tag(tag)
+		}
+
+		// It also adds a referrer to the list of its subject, where the registry does not do so itself.
+		return remote.Put(reference, rawManifest{manifest}, options...)
+	})
+}
+
+// rawManifest is a manifest as the registry library takes it.
+type rawManifest struct {
+	manifest copiedManifest
+}
+
+func (r rawManifest) RawManifest() ([]byte, error)        { return r.manifest.data, nil }
+func (r rawManifest) MediaType() (types.MediaType, error) { return r.manifest.mediaType, nil }
+
+// copiedLayer is a blob of a source; what is read of it is verified.
+type copiedLayer struct {
+	uploadedLayer
+
+	ctx      context.Context //nolint:containedctx // The library has none when it asks for the bytes.
+	progress func(done int64)
+}
+
+// Compressed gives its bytes, from their start.
+func (l *copiedLayer) Compressed() (io.ReadCloser, error) {
+	body, err := l.blobs.open(l.ctx, l.blob, 0, l.blob.size)
+	if err != nil {
+		return nil, err
+	}
+
+	return &verifiedFile{
+		ReadCloser: &progressReader{ReadCloser: body, progress: l.progress},
+		layer:      &l.uploadedLayer, sum: &countingHash{hash: sha256.New()},
+	}, nil
+}
+
+// progressReader tells how much of a blob was read.
+type progressReader struct {
+	io.ReadCloser
+
+	done     int64
+	progress func(done int64)
+}
+
+func (p *progressReader) Read(buffer []byte) (int, error) {
+	n, err := p.ReadCloser.Read(buffer)
+	p.done += int64(n)
+	p.progress(p.done)
+
+	return n, err
+}

@@ -1,0 +1,552 @@
+package osimage_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/registrytest"
+)
+
+const simpleSigning = "application/vnd.dev.cosign.simplesigning.v1+json"
+
+// site is a registry with the means to put anything into it.
+type site struct {
+	*registrytest.Faulty
+
+	client *osimage.Client
+	remote []remote.Option
+}
+
+func newSite(t *testing.T, options ...registrytest.FaultyOption) *site {
+	t.Helper()
+
+	registry := registrytest.StartFaulty(t, options...)
+
+	return &site{Faulty: registry, client: clientOf(t, registry), remote: []remote.Option{remote.WithTransport(registry.Client().Transport)}}
+}
+
+func (s *site) at(t *testing.T, reference string) name.Reference {
+	t.Helper()
+
+	parsed, err := name.ParseReference(s.Address + "/" + reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return parsed
+}
+
+// manifest puts blobs and a manifest that names them, and returns its descriptor.
+func (s *site) manifest(t *testing.T, reference, artifactType string, subject *v1.Descriptor, layers ...v1.Descriptor) v1.Descriptor {
+	t.Helper()
+
+	repository := s.at(t, reference).Context()
+	config := s.blob(t, repository, "application/vnd.oci.empty.v1+json", []byte("{}"), nil)
+
+	return s.raw(t, reference, types.OCIManifestSchema1, v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: artifactType, Config: config, Layers: layers, Subject: subject,
+	})
+}
+
+// raw puts a manifest of any kind. Without a tag it is named by its digest.
+func (s *site) raw(t *testing.T, reference string, mediaType types.MediaType, manifest any) v1.Descriptor {
+	t.Helper()
+
+	data, err := json.Marshal(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	digest, size, err := v1.SHA256(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if !strings.Contains(reference, ":") {
+		reference += "@" + digest.String()
+	}
+
+	if err := remote.Put(s.at(t, reference), taggable{data, mediaType}, s.remote...); err != nil {
+		t.Fatal(err)
+	}
+
+	return v1.Descriptor{MediaType: mediaType, Digest: digest, Size: size}
+}
+
+type taggable struct {
+	data      []byte
+	mediaType types.MediaType
+}
+
+func (r taggable) RawManifest() ([]byte, error)        { return r.data, nil }
+func (r taggable) MediaType() (types.MediaType, error) { return r.mediaType, nil }
+
+func (s *site) blob(
+	t *testing.T, repository name.Repository, mediaType types.MediaType, data []byte, annotations map[string]string,
+) v1.Descriptor {
+	t.Helper()
+
+	layer := static.NewLayer(data, mediaType)
+	if err := remote.WriteLayer(repository, layer, s.remote...); err != nil {
+		t.Fatal(err)
+	}
+
+	digest, err := layer.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return v1.Descriptor{MediaType: mediaType, Digest: digest, Size: int64(len(data)), Annotations: annotations}
+}
+
+// sign puts a cosign-like signature of a digest at its tag.
+func (s *site) sign(t *testing.T, repository string, of v1.Descriptor, signatures ...string) v1.Descriptor {
+	t.Helper()
+
+	tag := repository + ":" + strings.Replace(of.Digest.String(), ":", "-", 1) + ".sig"
+
+	layers := make([]v1.Descriptor, 0, len(signatures))
+
+	for _, signature := range signatures {
+		// The payload is the same for all.
+		layers = append(layers, s.blob(t, s.at(t, tag).Context(), simpleSigning, []byte("payload of "+of.Digest.String()),
+			map[string]string{"dev.cosignproject.cosign/signature": signature}))
+	}
+
+	return s.manifest(t, tag, "", nil, layers...)
+}
+
+// release fills a repository with an index of two images, signatures by tag of the index and an image, a referrer of an
+// image, and a referrer of that. It returns the index, and all manifests.
+func (s *site) release(t *testing.T, repository string) (index v1.Descriptor, all []v1.Descriptor) {
+	t.Helper()
+
+	entries := make([]v1.Descriptor, 0, len(osimage.Architectures()))
+
+	for _, architecture := range osimage.Architectures() {
+		parts := someContents()
+		parts[osimage.RoleUKI] = []byte("uki for " + architecture)
+
+		input := spec(t, parts)
+		input.Architecture = architecture
+
+		dir := t.TempDir()
+		if _, err := osimage.Build(t.Context(), dir, input); err != nil {
+			t.Fatal(err)
+		}
+
+		pushed, err := s.client.Push(background(t), dir, "", s.Address+"/"+repository+":of-"+architecture, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		descriptor, err := remote.Head(s.at(t, repository+"@"+pushed.Digest), s.remote...)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		descriptor.Platform = &v1.Platform{OS: "linux", Architecture: architecture}
+		descriptor.ArtifactType = osimage.ArtifactType
+		entries = append(entries, *descriptor)
+	}
+
+	index = s.raw(t, repository+":1.1.0", types.OCIImageIndex, v1.IndexManifest{
+		SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: entries,
+	})
+
+	bundle := s.manifest(t, repository, "application/vnd.dev.sigstore.bundle.v0.3+json", &entries[0],
+		s.blob(t, s.at(t, repository).Context(), "application/vnd.dev.sigstore.bundle.v0.3+json", []byte("bundle"), nil))
+	about := s.manifest(t, repository, "text/spdx", &bundle, s.blob(t, s.at(t, repository).Context(), "text/spdx", []byte("about"), nil))
+
+	return index, append([]v1.Descriptor{
+		index, bundle, about, s.sign(t, repository, index, "one"), s.sign(t, repository, entries[1], "two", "three"),
+	}, entries...)
+}
+
+func (s *site) location(reference string) osimage.Location {
+	return osimage.Location{Reference: s.Address + "/" + reference}
+}
+
+func copyTo(t *testing.T, client *osimage.Client, from, to osimage.Location, options osimage.CopyOptions) osimage.Copied {
+	t.Helper()
+
+	copied, err := client.Copy(background(t), from, to, options)
+	if err != nil {
+		t.Fatalf("%s to %s: %v", from, to, err)
+	}
+
+	return copied
+}
+
+// A registry, a folder, another folder (such as a USB stick), a registry without the referrers API, and one with it.
+func TestCopyInAllDirections(t *testing.T) {
+	t.Parallel()
+
+	source, old, modern := newSite(t, registrytest.WithReferrers()), newSite(t), newSite(t, registrytest.WithReferrers())
+	index, all := source.release(t, "os/labos")
+
+	dir, stick := filepath.Join(t.TempDir(), "folder"), filepath.Join(t.TempDir(), "stick")
+	places := []osimage.Location{
+		source.location("os/labos:1.1.0"), {Dir: dir}, {Dir: stick, Tag: "renamed"}, old.location("air/gap:1"), modern.location("os/labos:1.1.0"),
+	}
+
+	for step, to := range places[1:] {
+		var last int64
+
+		options := osimage.CopyOptions{Progress: func(done, _ int64) { last = max(last, done) }}
+
+		copied := copyTo(t, source.client, places[step], to, options)
+		if copied.Digest != index.Digest.String() || copied.Manifests != len(all) || copied.Attached != 4 || copied.Blobs == 0 {
+			t.Errorf("%s: %+v, want %s with %d manifests", to, copied, index.Digest, len(all))
+		}
+
+		if last < copied.Bytes {
+			t.Errorf("%s: progress ended at %d of %d", to, last, copied.Bytes)
+		}
+
+		again := copyTo(t, source.client, places[step], to, osimage.CopyOptions{})
+		if again.Manifests+again.Blobs > 0 || again.PresentBytes != copied.Bytes+copied.PresentBytes {
+			t.Errorf("%s: copied anew %+v", to, again)
+		}
+	}
+
+	for _, target := range []struct {
+		*site
+
+		repository string
+	}{{old, "air/gap"}, {modern, "os/labos"}} {
+		for _, manifest := range all {
+			if _, err := remote.Get(target.at(t, target.repository+"@"+manifest.Digest.String()), target.remote...); err != nil {
+				t.Errorf("%s: %v", target.repository, err)
+			}
+		}
+
+		for _, subject := range []v1.Descriptor{all[len(all)-2], all[1]} {
+			digest := target.at(t, target.repository).Context().Digest(subject.Digest.String())
+
+			list, err := remote.Referrers(digest, target.remote...)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if manifest, err := list.IndexManifest(); err != nil || len(manifest.Manifests) != 1 {
+				t.Errorf("%s: %d referrers of %s, %v", target.repository, len(manifest.Manifests), subject.Digest, err)
+			}
+		}
+
+		tag := strings.Replace(index.Digest.String(), ":", "-", 1) + ".sig"
+		if found, err := remote.Head(target.at(t, target.repository+":"+tag), target.remote...); err != nil || found.Digest != all[3].Digest {
+			t.Errorf("%s: the signature is %v, %v", target.repository, found, err)
+		}
+	}
+
+	image, err := clientOf(t, modern.Faulty, osimage.WithArchitecture("arm64")).Image(background(t), modern.Address+wireTag)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if data, err := readFrom(t, image, osimage.RoleUSR, 0); err != nil || !bytes.Equal(data, someContents()[osimage.RoleUSR]) {
+		t.Errorf("the copy has other bytes: %v", err)
+	}
+}
+
+func TestCopyOneArchitecture(t *testing.T) {
+	t.Parallel()
+
+	source, target := newSite(t), newSite(t)
+	_, all := source.release(t, "os/labos")
+	arm64 := all[len(all)-1]
+
+	copied := copyTo(t, source.client, source.location("os/labos:1.1.0"), target.location("os/labos:1"),
+		osimage.CopyOptions{Architecture: "arm64"})
+	if copied.Digest != arm64.Digest.String() || copied.Manifests != 2 {
+		t.Errorf("%+v, want %s and its signature", copied, arm64.Digest)
+	}
+
+	_, err := source.client.Copy(background(t), source.location("os/labos:1.1.0"), target.location("os/labos:1"),
+		osimage.CopyOptions{Architecture: "riscv64"})
+	if !errors.Is(err, osimage.ErrWrongArchitecture) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Other people's artifacts: many flavors for each architecture, and media types that nobody here knows.
+func TestCopyForeignArtifacts(t *testing.T) {
+	t.Parallel()
+
+	source := newSite(t, registrytest.WithReferrers())
+	repository := source.at(t, "their/os").Context()
+
+	entries := make([]v1.Descriptor, 0, 4)
+
+	for index := range cap(entries) {
+		entry := source.manifest(t, "their/os", "", nil,
+			source.blob(t, repository, "application/io.gardenlinux.release", fmt.Appendf(nil, "flavor %d", index), nil))
+		entry.Platform = &v1.Platform{OS: "linux", Architecture: "amd64"}
+		entry.Annotations = map[string]string{"cname": fmt.Sprintf("flavor-%d-amd64", index)}
+		entries = append(entries, entry)
+	}
+
+	index := source.raw(t, "their/os:1", types.OCIImageIndex, v1.IndexManifest{
+		SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: entries,
+	})
+
+	dir := t.TempDir()
+	if copied := copyTo(t, source.client, source.location("their/os:1"), osimage.Location{Dir: dir}, osimage.CopyOptions{}); copied.Digest !=
+		index.Digest.String() || copied.Manifests != 5 {
+		t.Errorf("%+v", copied)
+	}
+
+	_, err := source.client.Copy(background(t), source.location("their/os:1"), osimage.Location{Dir: dir},
+		osimage.CopyOptions{Architecture: "amd64"})
+	if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), "4 manifests") {
+		t.Errorf("got %v, want that one cannot be chosen", err)
+	}
+}
+
+func TestCopyWithoutDoing(t *testing.T) {
+	t.Parallel()
+
+	source, target := newSite(t), newSite(t)
+	source.release(t, "os/labos")
+
+	dir := filepath.Join(t.TempDir(), "none")
+
+	for _, to := range []osimage.Location{{Dir: dir}, target.location("os/labos:1")} {
+		planned := copyTo(t, source.client, source.location("os/labos:1.1.0"), to, osimage.CopyOptions{DryRun: true})
+		if planned.Manifests == 0 || planned.Blobs == 0 || planned.Bytes == 0 {
+			t.Errorf("%s: planned %+v", to, planned)
+		}
+
+		for _, request := range target.Requests() {
+			if request.Method != http.MethodGet && request.Method != http.MethodHead {
+				t.Errorf("a dry run did %s %s", request.Method, request.Path)
+			}
+		}
+
+		if _, err := os.Stat(dir); err == nil && to.Dir != "" {
+			t.Error("a dry run made the folder")
+		}
+
+		if done := copyTo(t, source.client, source.location("os/labos:1.1.0"), to, osimage.CopyOptions{}); done != planned {
+			t.Errorf("%s: planned %+v, did %+v", to, planned, done)
+		}
+	}
+}
+
+// What is damaged on the way, or at the source, is not named at the target.
+func TestCopyRefusesWrongBytes(t *testing.T) {
+	t.Parallel()
+
+	source := newSite(t)
+	_, all := source.release(t, "os/labos")
+
+	image, err := clientOf(t, source.Faulty, osimage.WithArchitecture("amd64")).Image(background(t), source.Address+wireTag)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	digest := layerDigest(t, image, osimage.RoleUSR)
+
+	source.Misbehave(99, registrytest.Blobs(digest), registrytest.Changed)
+
+	target, dir := newSite(t), filepath.Join(t.TempDir(), "folder")
+
+	for _, to := range []osimage.Location{{Dir: dir}, target.location("os/labos:1")} {
+		_, err := source.client.Copy(background(t), source.location("os/labos:1.1.0"), to, osimage.CopyOptions{})
+		if !errors.Is(err, osimage.ErrWrongDigest) {
+			t.Errorf("%s: got %v, want that the digest is wrong", to, err)
+		}
+	}
+
+	for _, manifest := range all {
+		if _, err := remote.Get(target.at(t, "os/labos@"+manifest.Digest.String()), target.remote...); err == nil {
+			t.Errorf("the target has %s", manifest.Digest)
+		}
+	}
+
+	_, err = source.client.Copy(background(t), osimage.Location{Dir: dir}, target.location("os/labos:1"), osimage.CopyOptions{})
+	if !errors.Is(err, osimage.ErrNotFound) {
+		t.Errorf("the folder has an artifact: %v", err)
+	}
+}
+
+// A copy that failed goes on: in a folder at the byte, in a registry with the blobs that are missing.
+func TestCopyGoesOn(t *testing.T) {
+	t.Parallel()
+
+	source, target := newSite(t), newSite(t)
+	image := fill(t, source.Faulty)
+	layer, _ := image.Config().Content(osimage.RoleUSR)
+	impatient := clientOf(t, source.Faulty, osimage.WithRetry(osimage.Retry{Tries: 1, First: time.Millisecond, Max: time.Millisecond}))
+
+	for _, to := range []osimage.Location{{Dir: filepath.Join(t.TempDir(), "folder")}, target.location("os/labos:1")} {
+		source.Misbehave(2, registrytest.Blobs(layer.Digest), registrytest.CutAfter(int(layer.Size/3)))
+
+		for try := range 3 {
+			_, err := impatient.Copy(background(t), source.location("os/labos:1.1.0"), to, osimage.CopyOptions{})
+			if (err == nil) != (try == 2) {
+				t.Errorf("%s: try %d: %v", to, try, err)
+			}
+		}
+
+		sent, _ := sentOf(source.Requests(), layer.Digest)
+		if to.Dir != "" && sent != layer.Size {
+			t.Errorf("%d bytes were sent of a layer of %d", sent, layer.Size)
+		}
+
+		if copied := copyTo(t, source.client, source.location("os/labos:1.1.0"), to, osimage.CopyOptions{}); copied.Blobs > 0 {
+			t.Errorf("%s: copied anew: %+v", to, copied)
+		}
+	}
+
+	// With more tries the transfer itself goes on at the byte, also into a registry.
+	other := newSite(t)
+
+	source.Requests()
+	source.Misbehave(2, registrytest.Blobs(layer.Digest), registrytest.CutAfter(int(layer.Size/3)))
+	copyTo(t, source.client, source.location("os/labos:1.1.0"), other.location("os/labos:1"), osimage.CopyOptions{})
+
+	if sent, _ := sentOf(source.Requests(), layer.Digest); sent != layer.Size {
+		t.Errorf("%d bytes were sent of a layer of %d", sent, layer.Size)
+	}
+}
+
+// A real registry: what is in another repository of it is mounted, not sent.
+func TestCopyMounts(t *testing.T) {
+	t.Parallel()
+
+	server := registrytest.Start(t)
+	client := newClient(t, osimage.WithCAFile(server.CAFile), osimage.WithDockerConfig(server.DockerConfig))
+	dir := build(t, someContents())
+
+	copyTo(t, client, osimage.Location{Dir: dir}, osimage.Location{Reference: server.Address + "/os/labos:1.1.0"}, osimage.CopyOptions{})
+
+	before := len(server.Log())
+	copied := copyTo(t, client, osimage.Location{Reference: server.Address + "/os/labos:1.1.0"},
+		osimage.Location{Reference: server.Address + "/released/labos:1.1.0"}, osimage.CopyOptions{})
+
+	log := server.Log()[before:]
+	if mounts := strings.Count(log, "mount=sha256"); mounts != copied.Blobs || strings.Contains(log, "PATCH") {
+		t.Errorf("%d of %d blobs were mounted:\n%s", mounts, copied.Blobs, log)
+	}
+
+	image, err := client.Image(background(t), server.Address+"/released/labos:1.1.0")
+	if err != nil || image.Digest() != copied.Digest {
+		t.Errorf("%v, %v", image, err)
+	}
+}
+
+// Whoever runs the target may have signed there: those signatures stay, and the source's come to them.
+func TestCopyKeepsSignaturesOfTheTarget(t *testing.T) {
+	t.Parallel()
+
+	source, target := newSite(t), newSite(t)
+	index, _ := source.release(t, "os/labos")
+
+	target.sign(t, "os/labos", index, "theirs")
+
+	for round := range 2 {
+		copied := copyTo(t, source.client, source.location("os/labos:1.1.0"), target.location("os/labos:1"), osimage.CopyOptions{})
+		if round == 1 && copied.Manifests > 0 {
+			t.Errorf("copied anew %+v", copied)
+		}
+
+		tag := "os/labos:" + strings.Replace(index.Digest.String(), ":", "-", 1) + ".sig"
+
+		signatures, err := remote.Image(target.at(t, tag), target.remote...)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		manifest, err := signatures.Manifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		found := make([]string, 0, len(manifest.Layers))
+		for _, layer := range manifest.Layers {
+			found = append(found, layer.Annotations["dev.cosignproject.cosign/signature"])
+		}
+
+		if got := strings.Join(found, " "); got != "theirs one" {
+			t.Errorf("the signatures are %q", got)
+		}
+	}
+}
+
+// Whatever a registry says it has, reading it ends with one clear error.
+func TestCopyRefusesHostileArtifacts(t *testing.T) {
+	t.Parallel()
+
+	source := newSite(t)
+	repository := source.at(t, "evil/os").Context()
+	layer := source.blob(t, repository, "text/plain", []byte("x"), nil)
+	nested := source.manifest(t, "evil/os", "", nil, layer)
+
+	for range 6 {
+		nested = source.raw(t, "evil/os", types.OCIImageIndex, v1.IndexManifest{
+			SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{nested},
+		})
+	}
+
+	negative := layer
+	negative.Size = -1
+
+	for name, test := range map[string]struct {
+		reference v1.Descriptor
+		says      string
+	}{
+		"nested":        {nested, "nested"},
+		"negative size": {source.manifest(t, "evil/os", "", nil, negative), "negative"},
+		"nothing":       {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"schemaVersion": 2}), "neither"},
+		"wrong type":    {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"layers": 5}), "cannot be read"},
+		"strange digest": {source.raw(t, "evil/os", types.OCIManifestSchema1,
+			map[string]any{"layers": []any{map[string]any{"digest": "sha256:../../../etc/passwd", "size": 1}}}), "cannot be read"},
+	} {
+		_, err := source.client.Copy(background(t), source.location("evil/os@"+test.reference.Digest.String()),
+			osimage.Location{Dir: t.TempDir()}, osimage.CopyOptions{})
+		if !errors.Is(err, osimage.ErrNotAnImage) || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: got %v, want an error that says %q", name, err, test.says)
+		}
+	}
+}
+
+func TestCopyLocationsThatCannotBe(t *testing.T) {
+	t.Parallel()
+
+	source := newSite(t)
+	source.release(t, "os/labos")
+
+	other := "sha256:" + strings.Repeat("0", 64)
+
+	for _, test := range []struct {
+		from, to osimage.Location
+		want     error
+	}{
+		{source.location("os/labos"), osimage.Location{Dir: t.TempDir()}, osimage.ErrInvalid},
+		{source.location("os/labos:none"), osimage.Location{Dir: t.TempDir()}, osimage.ErrNotFound},
+		{source.location("os/labos:1.1.0"), source.location("os/labos@" + other), osimage.ErrInvalid},
+		{source.location("os/labos:1.1.0"), osimage.Location{Dir: t.TempDir(), Tag: other}, osimage.ErrInvalid},
+		{osimage.Location{Dir: t.TempDir()}, source.location("os/labos:2"), osimage.ErrNotFound},
+	} {
+		if _, err := source.client.Copy(background(t), test.from, test.to, osimage.CopyOptions{}); !errors.Is(err, test.want) {
+			t.Errorf("%s to %s: got %v, want %v", test.from, test.to, err, test.want)
+		}
+	}
+}
