@@ -41,7 +41,7 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
 	}
 
 	return group(command, newImageBuildCommand(), newImagePushCommand(), newImageInspectCommand(),
-		newImagePullCommand(), newImageWriteCommand(), newImageDiskCommand())
+		newImagePullCommand(), newImageWriteCommand(), newImageDiskCommand(), newImagePublishCommand())
 }
 
 // registryFlags say how to speak to a registry.

@@ -37,8 +37,8 @@ const (
 	copied = 1 << 63
 )
 
-// qcow2 is a file while it is written. Positions are numbers of clusters.
-type qcow2 struct {
+// qcowWriter is a file while it is written. Positions are numbers of clusters.
+type qcowWriter struct {
 	writer *bufio.Writer
 	// next is where the writer is.
 	next uint64
@@ -69,7 +69,7 @@ func writeQCOW2(ctx context.Context, raw, out *os.File) error {
 	}
 
 	size := info.Size()
-	made := &qcow2{
+	made := &qcowWriter{
 		writer: bufio.NewWriterSize(out, copySize), next: 1,
 		tables: make([]*[perTable]uint64, (size+clusterSize*perTable-1)/(clusterSize*perTable)),
 	}
@@ -99,7 +99,7 @@ func writeQCOW2(ctx context.Context, raw, out *os.File) error {
 }
 
 // writeData copies the clusters that are not zero and returns the checksum of them all.
-func (q *qcow2) writeData(ctx context.Context, raw *os.File, size int64) (string, error) {
+func (q *qcowWriter) writeData(ctx context.Context, raw *os.File, size int64) (string, error) {
 	sum := sha256.New()
 	target := io.MultiWriter(q.writer, sum)
 	zeros, buffer := make([]byte, clusterSize), make([]byte, clusterSize)
@@ -139,7 +139,7 @@ func (q *qcow2) writeData(ctx context.Context, raw *os.File, size int64) (string
 }
 
 // refer notes that a cluster of the disk is at the writer's position, and moves on.
-func (q *qcow2) refer(cluster int64) {
+func (q *qcowWriter) refer(cluster int64) {
 	table := &q.tables[cluster/perTable]
 	if *table == nil {
 		*table = new([perTable]uint64)
@@ -166,7 +166,7 @@ func nextData(raw *os.File, at, size int64) (int64, error) {
 }
 
 // writeTables writes everything behind the data and returns the header.
-func (q *qcow2) writeTables(size uint64) ([]byte, error) {
+func (q *qcowWriter) writeTables(size uint64) ([]byte, error) {
 	directory := make([]uint64, len(q.tables))
 
 	for index, table := range q.tables {
@@ -211,7 +211,7 @@ func (q *qcow2) writeTables(size uint64) ([]byte, error) {
 }
 
 // writeNumbers writes a table and zeros up to the next cluster.
-func (q *qcow2) writeNumbers(numbers []uint64) error {
+func (q *qcowWriter) writeNumbers(numbers []uint64) error {
 	data := make([]byte, (len(numbers)+perTable-1)/perTable*clusterSize)
 
 	for index, number := range numbers {
@@ -226,7 +226,7 @@ func (q *qcow2) writeNumbers(numbers []uint64) error {
 
 // writeRefcounts writes the refcount table and the blocks, which count themselves, too: every cluster is used once.
 // It returns where the table is and its length in clusters.
-func (q *qcow2) writeRefcounts() (table, length uint64, err error) {
+func (q *qcowWriter) writeRefcounts() (table, length uint64, err error) {
 	var blocks uint64
 
 	// The fixed point is near: a block counts 32768 clusters, a cluster of the table has 8192 blocks.

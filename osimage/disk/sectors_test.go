@@ -245,3 +245,47 @@ func TestBlocksSmallerThanSectors(t *testing.T) {
 		})
 	}
 }
+
+// Written to a larger drive, the last partition and the second table move to its end, by what the documentation says.
+func TestGrowth(t *testing.T) {
+	t.Parallel()
+
+	path, result := create(t, build(t, "amd64", usrContents()), disk.Options{Sizes: small()})
+	drive := filepath.Join(t.TempDir(), "drive.raw")
+	definitions := t.TempDir()
+
+	run(t, "cp", "--sparse=always", path, drive)
+
+	if err := errors.Join(os.Truncate(drive, 4<<30),
+		os.WriteFile(filepath.Join(definitions, "50-root.conf"), []byte("[Partition]\nType=root\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+
+	run(t, "systemd-repart", "--dry-run=no", "--empty=allow", "--definitions="+definitions, "--pretty=no", drive)
+
+	if out := run(t, "sgdisk", "-v", drive); !strings.Contains(out, "No problems found") {
+		t.Errorf("sgdisk -v: %s", out)
+	}
+
+	in, err := os.Open(drive)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer func() { _ = in.Close() }()
+
+	table, err := gpt.Read(file.New(in, true), disk.SectorSize512, disk.SectorSize512)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for index, partition := range result.Partitions {
+		got := table.Partitions[index]
+
+		last := index == len(result.Partitions)-1
+		if got.GUID != partition.UUID || got.Name != partition.Label || !last && got.Size != uint64(partition.Size) ||
+			last && (got.Size < 3<<30 || got.Attributes != 1<<59) {
+			t.Errorf("partition %d is now %+v, was %+v", index+1, got, partition)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/disk"
+)
+
+func newImagePublishCommand() *cobra.Command {
+	var (
+		registry registryFlags
+		output   outputFormat
+		disks    []string
+	)
+
+	command := &cobra.Command{
+		Use:   "publish IMAGE... REGISTRY/REPOSITORY:TAG",
+		Short: "Put images, and the disks that machines begin with, under one tag",
+		Long: `Put images, and the disks that machines begin with, under one tag.
+
+The tag names an OCI index with one image for each architecture, and beside each its disks as Ironic reads them. So the
+same name is "oci://REGISTRY/REPOSITORY:TAG" in a BareMetalHost, and REGISTRY/REPOSITORY:TAG in a HostPool and for all
+other commands, which choose the image from it. An IMAGE is a folder, or an image that is in a registry already.
+
+A disk is what "stayput image disk" has made from the image, or the vendor's disk of Flatcar or Garden Linux; raw or
+QCOW2, at most one of each for an architecture. A disk that does not hold the image is refused. Disks for sectors of
+4096 bytes need a tag of their own.
+
+It may be called again: what the registry has is not sent again, and the same images and disks give the same index.`,
+		Example: `  stayput image publish ./image registry.example/os/node:1.0.0 --disk node.raw --disk node.qcow2
+  stayput image publish ./amd64 ./arm64 registry.example/os/node:1.0.0 --disk amd64=a.raw --disk arm64=b.raw`,
+		Args: takes(cobra.MinimumNArgs(2)), //nolint:mnd // an image and a reference
+	}
+	flags := command.Flags()
+	registry.add(flags)
+	addOutputFlag(flags, &output)
+	flags.StringArrayVar(&disks, "disk", nil,
+		"`FILE` with a disk, or GOARCH=FILE for one that does not tell its architecture; may be repeated")
+
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		client, err := registry.client(cmd)
+		if err != nil {
+			return err
+		}
+
+		last := len(args) - 1
+		what := disk.Publication{Disks: parseDisks(disks)}
+
+		for _, name := range args[:last] {
+			image, err := registry.open(cmd, name)
+			if err != nil {
+				return err
+			}
+
+			what.Images = append(what.Images, image)
+		}
+
+		bars := newProgress(cmd.ErrOrStderr())
+		what.Progress = func(done, total int64) { bars.show("publish", done, total) }
+		published, err := disk.Publish(cmd.Context(), client, what, args[last])
+
+		bars.end()
+
+		if err != nil {
+			return err
+		}
+
+		return printAs(cmd.OutOrStdout(), output, published, func(out io.Writer) { describePublished(out, published) })
+	}
+
+	return command
+}
+
+// parseDisks splits GOARCH=FILE; what stands before a '=' and is no architecture belongs to the file's name.
+func parseDisks(texts []string) []disk.File {
+	files := make([]disk.File, 0, len(texts))
+
+	for _, text := range texts {
+		architecture, path, found := strings.Cut(text, "=")
+		if !found || !slices.Contains(osimage.Architectures(), architecture) {
+			architecture, path = "", text
+		}
+
+		files = append(files, disk.File{Path: path, Architecture: architecture})
+	}
+
+	return files
+}
+
+// describePublished writes tab-separated columns; the table's Flush reports errors. The digest of a disk's manifest is
+// what Ironic takes in place of the tag; that of the index it does not.
+func describePublished(out io.Writer, published disk.Published) {
+	repository, _, _ := strings.Cut(published.Reference, "@")
+
+	_, _ = fmt.Fprintf(out, "%s\n\nARCH\tWHAT\tSIZE MiB\tREFERENCE\n", published.Reference)
+
+	for _, entry := range published.Entries {
+		what, scheme := "image", ""
+		if entry.Format != "" {
+			what, scheme = fmt.Sprintf("%s disk, sectors of %d", entry.Format, entry.SectorSize), "oci://"
+		}
+
+		_, _ = fmt.Fprintf(out, "%s\t%s\t%.1f\t%s%s@%s\n", entry.Architecture, what, float64(entry.Size)/mebibyte,
+			scheme, repository, entry.Digest)
+	}
+}

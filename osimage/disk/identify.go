@@ -1,0 +1,247 @@
+package disk
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+
+	"github.com/diskfs/go-diskfs/partition/gpt"
+	"github.com/lima-vm/go-qcow2reader/image"
+	"github.com/lima-vm/go-qcow2reader/image/qcow2"
+
+	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/source/rawdisk"
+)
+
+const (
+	// flatcarKernel is where the kernel of Flatcar's first slot is on the ESP of the disk that Flatcar publishes.
+	flatcarKernel = "/flatcar/vmlinuz-a"
+	maxKernelSize = 512 * mib
+
+	// Limits of QEMU on QCOW2 (docs/interop/qcow2.rst; block/qcow2.h): cluster sizes, and an L1 table of 32 MiB.
+	minClusterBits = 9
+	maxClusterBits = 21
+	maxL1Entries   = 4 * mib
+	// allowedFeatures are the incompatible features that neither Ironic nor the reader refuses: the compression type.
+	allowedFeatures = 1 << 3
+)
+
+// diskFile is a disk that somebody has made, open for reading.
+type diskFile struct {
+	*os.File
+
+	format Format
+	size   int64
+	table  *rawdisk.Disk
+}
+
+// openDisk finds out what a file is. The caller closes it.
+func openDisk(path string) (*diskFile, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the disk: %w", err)
+	}
+
+	found := &diskFile{File: in}
+	if err := found.identify(); err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+
+	return found, nil
+}
+
+func (f *diskFile) identify() error {
+	info, err := f.Stat()
+
+	switch {
+	case err != nil:
+		return fmt.Errorf("opening the disk: %w", err)
+	case !info.Mode().IsRegular():
+		return &osimage.Error{
+			Kind: osimage.ErrInvalid, Subject: f.Name(), Detail: "it is not a regular file", Fix: "give the file with the disk",
+		}
+	}
+
+	f.size = info.Size()
+
+	content, size, err := f.content()
+	if err != nil {
+		return err
+	}
+
+	f.table, err = rawdisk.Read(content, size, f.Name())
+	if err != nil {
+		return fmt.Errorf("looking into the disk, which was taken for %s: %w", f.format, err)
+	}
+
+	return nil
+}
+
+// content is what the machine sees of the disk.
+func (f *diskFile) content() (io.ReaderAt, int64, error) {
+	magic := make([]byte, len(qcowMagic))
+	if _, err := f.ReadAt(magic, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, fmt.Errorf("reading the disk: %w", err)
+	}
+
+	if string(magic) != qcowMagic {
+		f.format = FormatRaw
+
+		return f.File, f.size, nil
+	}
+
+	f.format = FormatQCOW2
+
+	opened, err := openQCOW2(f.File, f.size, f.Name())
+	if err != nil {
+		return nil, 0, err
+	}
+
+	return opened, opened.Size(), nil
+}
+
+// openQCOW2 refuses what Ironic would refuse on the machine, and what the reader could not be trusted with.
+func openQCOW2(reader io.ReaderAt, size int64, name string) (image.Image, error) {
+	if err := checkQCOW2(reader, size, name); err != nil {
+		return nil, err
+	}
+
+	// Without the file's own methods, so that nothing can be opened beside it.
+	opened, err := qcow2.Open(struct{ io.ReaderAt }{reader}, func(io.ReaderAt, image.Type) (image.Image, error) {
+		return nil, qcow2.ErrUnsupportedBackingFile
+	})
+	if err == nil {
+		err = opened.Readable()
+	}
+
+	if err != nil {
+		return nil, &osimage.Error{
+			Kind: osimage.ErrInvalid, Subject: name, Detail: "the QCOW2 file cannot be read", Err: err,
+			Fix: "look at it with `qemu-img check`, and make it again",
+		}
+	}
+
+	return opened, nil
+}
+
+func checkQCOW2(reader io.ReaderAt, size int64, name string) error {
+	header := make([]byte, qcowHeaderLength)
+	// A header of version 2 is shorter, and the file is not.
+	if _, err := reader.ReadAt(header, 0); err != nil {
+		return badQCOW2(name, 0, "its header ends after %d bytes", size)
+	}
+
+	version, bits := binary.BigEndian.Uint32(header[4:]), binary.BigEndian.Uint32(header[20:])
+
+	switch {
+	case version != 2 && version != qcowVersion:
+		return badQCOW2(name, 4, "the version is %d, want 2 or 3", version)
+	case binary.BigEndian.Uint64(header[8:]) != 0:
+		return badQCOW2(name, 8, "it has a backing file, and machines have not")
+	case bits < minClusterBits || bits > maxClusterBits:
+		return badQCOW2(name, 20, "clusters have 2^%d bytes, want 2^%d to 2^%d", bits, minClusterBits, maxClusterBits)
+	case binary.BigEndian.Uint64(header[24:]) > maxSize:
+		return badQCOW2(name, 24, "the disk has %d bytes", binary.BigEndian.Uint64(header[24:]))
+	case binary.BigEndian.Uint32(header[32:]) != 0:
+		return badQCOW2(name, 32, "it is encrypted")
+	case version == qcowVersion && binary.BigEndian.Uint64(header[72:])&^allowedFeatures != 0:
+		return badQCOW2(name, 72, "it uses the features %#x: it was not closed, is damaged, or has its data elsewhere",
+			binary.BigEndian.Uint64(header[72:]))
+	default:
+		return checkL1(header, size, name)
+	}
+}
+
+// checkL1 bounds the table that the reader takes into memory.
+func checkL1(header []byte, size int64, name string) error {
+	entries, table := int64(binary.BigEndian.Uint32(header[36:])), binary.BigEndian.Uint64(header[40:])
+
+	// The second comparison cannot overflow after the first.
+	if entries == 0 || entries > maxL1Entries || table > maxSize || int64(table)+8*entries > size {
+		return badQCOW2(name, 36, "the L1 table of %d entries at %d is not within the %d bytes of the file", entries, table, size)
+	}
+
+	return nil
+}
+
+func badQCOW2(name string, offset int, format string, values ...any) error {
+	return &osimage.Error{
+		Kind: osimage.ErrInvalid, Subject: name,
+		Detail: fmt.Sprintf("QCOW2 header, offset %d: %s", offset, fmt.Sprintf(format, values...)),
+		Fix:    "make it a plain one: qemu-img convert -O qcow2 FILE NEW",
+	}
+}
+
+// holds tells whether a machine with the disk runs the image from its first boot.
+func (f *diskFile) holds(ctx context.Context, config osimage.Config) (bool, error) {
+	switch config.Scheme {
+	case osimage.SchemeDPS:
+		return f.hasPartition(config.RootHash[:32]), nil
+	case osimage.SchemeGPTPrio:
+		return f.hasKernel(ctx, config)
+	default:
+		// The UKI's name on the vendor's ESP is not known: that there is an ESP is all that can be said.
+		_, found := f.esp()
+
+		return found, nil
+	}
+}
+
+// hasPartition looks for a partition whose UUID is the first half of the root hash.
+func (f *diskFile) hasPartition(half string) bool {
+	for _, partition := range f.table.Partitions {
+		if strings.EqualFold(strings.ReplaceAll(partition.UUID, "-", ""), half) {
+			return true
+		}
+	}
+
+	return false
+}
+
+func (f *diskFile) esp() (rawdisk.Partition, bool) {
+	for _, partition := range f.table.Partitions {
+		if strings.EqualFold(partition.Type, string(gpt.EFISystemPartition)) {
+			return partition, true
+		}
+	}
+
+	return rawdisk.Partition{}, false
+}
+
+// hasKernel compares the kernel that GRUB starts from the first slot with the image's: it holds the root hash.
+func (f *diskFile) hasKernel(ctx context.Context, config osimage.Config) (bool, error) {
+	partition, found := f.esp()
+	if !found {
+		return false, nil
+	}
+
+	fat, err := rawdisk.OpenFAT(f.table.Section(partition, math.MaxInt64), f.Name())
+	if err != nil {
+		return false, fmt.Errorf("looking for Flatcar's kernel: %w", err)
+	}
+
+	kernel, err := fat.Open(flatcarKernel, maxKernelSize)
+	if errors.Is(err, osimage.ErrNotFound) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("looking for Flatcar's kernel: %w", err)
+	}
+
+	sum := sha256.New()
+	if _, err := io.Copy(sum, untilDone{ctx, io.NewSectionReader(kernel, 0, kernel.Size())}); err != nil {
+		return false, fmt.Errorf("reading Flatcar's kernel: %w", err)
+	}
+
+	content, _ := config.Content(osimage.RoleKernel)
+
+	return content.RawDigest == "sha256:"+hex.EncodeToString(sum.Sum(nil)), nil
+}
