@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/stayput-dev/stayput/osimage/hosts"
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 // Client speaks to registries. It is safe for concurrent use.
@@ -39,6 +40,7 @@ type Client struct {
 	now          func() time.Time
 	network      *network
 	foreign      []Foreign
+	policy       trust.Policy
 
 	mutex sync.Mutex
 	// places are the hosts of each registry that was asked.
@@ -53,6 +55,8 @@ type Resolved struct {
 	Digest string
 	// Config is its validated config.
 	Config Config
+	// Signature tells what was verified of its signatures; see WithTrust.
+	Signature trust.Result
 }
 
 // NewClient makes a client. Without options it trusts the system's certificate authorities, has no credentials,
@@ -100,7 +104,9 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 		return Resolved{}, err
 	}
 
-	return Resolved{Reference: image.reference, Digest: image.digest, Config: image.config}, nil
+	return Resolved{
+		Reference: image.reference, Digest: image.digest, Config: image.config, Signature: image.signature,
+	}, nil
 }
 
 // Image resolves a reference like Resolve and gives access to the image's contents.
@@ -115,11 +121,20 @@ func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
 		return nil, err
 	}
 
+	digests := []string{descriptor.Digest.String()}
+
 	if descriptor.MediaType == types.OCIImageIndex {
 		parsed, descriptor, err = c.fromIndex(ctx, parsed, descriptor)
 		if err != nil {
 			return nil, err
 		}
+
+		digests = append(digests, descriptor.Digest.String())
+	}
+
+	signature, err := verifySignature(ctx, reference, &registrySignatures{c, parsed.Context()}, c.policy, digests...)
+	if err != nil {
+		return nil, err
 	}
 
 	source, err := c.blobsOf(parsed.Context())
@@ -130,6 +145,7 @@ func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
 	image := &Image{
 		reference: parsed.Context().Name() + "@" + descriptor.Digest.String(),
 		digest:    descriptor.Digest.String(), manifest: descriptor.Manifest, blobs: source,
+		signature: signature,
 	}
 
 	if err := image.load(ctx, c.foreign); err != nil {
@@ -194,8 +210,11 @@ func (c *Client) get(ctx context.Context, reference name.Reference) (*remote.Des
 			return host.authorized(ctx, c.keychain, local.Context(), []string{local.Scope(transport.PullScope)},
 				func(session http.RoundTripper) (err error) {
 					descriptor, err = remote.Get(local, remote.WithContext(ctx), remote.WithTransport(session))
+					if err != nil {
+						return err
+					}
 
-					return err
+					return checkManifest(reference.Name(), descriptor)
 				})
 		})
 	})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 // Source gives the raw bytes of an image's contents, from an offset. A reader returns an error at its end when the
@@ -23,6 +25,8 @@ type Image struct {
 	blobs     blobs
 	// foreign tells that the manifest is not one of ours.
 	foreign bool
+	// signature is what was verified before the manifest was read.
+	signature trust.Result
 }
 
 var _ Source = (*Image)(nil)

@@ -64,6 +64,10 @@ func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
 	)
 
 	for _, entry := range manifest.Manifests {
+		if isSignature(entry) {
+			continue
+		}
+
 		name := entry.Annotations[refNameAnnotation]
 		names = append(names, fmt.Sprintf("%q", name))
 

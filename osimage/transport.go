@@ -99,9 +99,9 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 
 	notePause(ctx, response)
 
-	response.Body = &receivedBody{
+	response.Body = bounded(request, &receivedBody{
 		ReadCloser: response.Body, ctx: ctx, stop: stop, stall: stall, count: g.count, limit: g.in,
-	}
+	})
 
 	return response, nil
 }
