@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
@@ -41,11 +40,13 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
 	}
 
 	return group(command, newImageBuildCommand(), newImagePushCommand(), newImageInspectCommand(),
-		newImagePullCommand(), newImageWriteCommand(), newImageDiskCommand(), newImagePublishCommand())
+		newImagePullCommand(), newImageCopyCommand(), newImageWriteCommand(), newImageDiskCommand(), newImagePublishCommand())
 }
 
 // registryFlags say how to speak to a registry.
 type registryFlags struct {
+	transferFlags
+
 	dockerConfig, caFile, architecture string
 	plainHTTP                          bool
 }
@@ -55,6 +56,7 @@ func (f *registryFlags) add(flags *pflag.FlagSet) {
 		"docker config `FILE` with the registry's credentials (default: where docker and podman keep theirs)")
 	flags.StringVar(&f.caFile, "ca-file", "", "PEM `FILE` with certificate authorities to trust besides the system's")
 	flags.BoolVar(&f.plainHTTP, "plain-http", false, "allow a registry without TLS")
+	f.addTransfer(flags)
 }
 
 func (f *registryFlags) addArchitecture(flags *pflag.FlagSet) {
@@ -63,12 +65,13 @@ func (f *registryFlags) addArchitecture(flags *pflag.FlagSet) {
 }
 
 func (f *registryFlags) client(cmd *cobra.Command) (*osimage.Client, error) {
-	options := []osimage.Option{
-		osimage.WithRetryNotice(func(cause error, pause time.Duration) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "Trying again in %s: %v\n", pause.Round(time.Second), withoutFix(cause))
-		}),
-		osimage.WithCAFile(f.caFile), osimage.WithPlainHTTP(f.plainHTTP), osimage.WithArchitecture(f.architecture),
+	options, err := f.transferOptions(cmd)
+	if err != nil {
+		return nil, err
 	}
+
+	options = append(options,
+		osimage.WithCAFile(f.caFile), osimage.WithPlainHTTP(f.plainHTTP), osimage.WithArchitecture(f.architecture))
 
 	if f.dockerConfig == "" {
 		options = append(options, osimage.WithKeychain(authn.DefaultKeychain))
