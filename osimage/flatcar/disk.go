@@ -10,6 +10,7 @@ import (
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/source"
+	"github.com/stayput-dev/stayput/osimage/source/packed"
 	"github.com/stayput-dev/stayput/osimage/source/rawdisk"
 )
 
@@ -31,24 +32,48 @@ func ReadDisk(ctx context.Context, path string, options Options) (*source.Parts,
 		return nil, refuse(path, "a disk image brings its own kernel, and has no signature inside", "leave --kernel and --key out")
 	}
 
-	file, err := openArtifact(ctx, path, options)
+	file, err := packed.OpenRanges(ctx, path, rawdisk.TableSize, func(head []byte) ([]packed.Range, error) {
+		return needed(head, path)
+	}, options.unpacking(maxDisk))
 	if err != nil {
 		return nil, err
 	}
 
 	parts, err := readDisk(ctx, file, options)
 	if err != nil {
-		return nil, errors.Join(err, file.file.Close())
+		return nil, errors.Join(err, file.Close())
 	}
 
-	parts.Close = file.file.Close
+	parts.Close = file.Close
 	parts.Notes = append(parts.Notes, "a disk image has no signature inside: "+unsigned)
 
 	return parts, nil
 }
 
-func readDisk(ctx context.Context, file *artifact, options Options) (*source.Parts, error) {
-	disk, err := openDisk(file, options)
+// needed tells which parts of a disk are to be unpacked: nothing else is looked at, and all of it lies in the first half.
+func needed(head []byte, name string) ([]packed.Range, error) {
+	disk, err := rawdisk.Read(bytes.NewReader(head), rawdisk.Unknown, name)
+	if err != nil {
+		return nil, err
+	}
+
+	slot, esp, err := choose(disk)
+	if err != nil {
+		return nil, err
+	}
+
+	return []packed.Range{
+		{Offset: 0, Size: int64(len(head))}, {Offset: slot.Start, Size: min(slot.Size, slotSize)}, {Offset: esp.Start, Size: esp.Size},
+	}, nil
+}
+
+func readDisk(ctx context.Context, file *packed.File, options Options) (*source.Parts, error) {
+	size := file.Size
+	if file.Format != packed.None {
+		size = rawdisk.Unknown // its end was not unpacked
+	}
+
+	disk, err := rawdisk.Read(file, size, file.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -63,14 +88,14 @@ func readDisk(ctx context.Context, file *artifact, options Options) (*source.Par
 		return nil, err
 	}
 
-	boot, err := readKernel(image, image.Name()+" on the ESP of "+file.name)
+	boot, err := readKernel(image, image.Name()+" on the ESP of "+file.Name)
 	if err != nil {
 		return nil, err
 	}
 
 	section := disk.Section(slot, slotSize)
 
-	data := usr{name: "USR-A of " + file.name, size: section.Size(), reader: func() io.ReaderAt { return section }}
+	data := usr{name: "USR-A of " + file.Name, size: section.Size(), reader: func() io.ReaderAt { return section }}
 
 	parts, err := assemble(ctx, data, boot, options)
 	if err != nil {
@@ -79,7 +104,7 @@ func readDisk(ctx context.Context, file *artifact, options Options) (*source.Par
 
 	parts.Inputs = map[osimage.Role]osimage.Input{
 		osimage.RoleUSR:    opened(data.name, data.size, section),
-		osimage.RoleKernel: opened(image.Name()+" of "+file.name, image.Size(), image),
+		osimage.RoleKernel: opened(image.Name()+" of "+file.Name, image.Size(), image),
 	}
 
 	return parts, nil
@@ -126,87 +151,4 @@ func findKernel(disk *rawdisk.Disk, esp rawdisk.Partition) (*rawdisk.File, error
 	}
 
 	return nil, refuse(disk.Name, fmt.Sprintf("the ESP, partition %d, has none of %v", esp.Number, kernelPaths()), "give a Flatcar disk image")
-}
-
-// openDisk reads the partition table. Of a compressed image it unpacks what is needed, and no more: all of that lies in
-// the first half.
-func openDisk(file *artifact, options Options) (*rawdisk.Disk, error) {
-	if file.plain == nil {
-		return rawdisk.Read(file.file, file.size, file.name)
-	}
-
-	head := make([]byte, rawdisk.TableSize)
-
-	count, err := fill(file.plain, head)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, file.broken(err)
-	}
-
-	disk, err := rawdisk.Read(bytes.NewReader(head[:count]), rawdisk.Unknown, file.name)
-	if err != nil {
-		return nil, err
-	}
-
-	slot, esp, err := choose(disk)
-	if err != nil {
-		return nil, err
-	}
-
-	temp, err := temporary(options)
-	if err != nil {
-		return nil, err
-	}
-
-	stream := io.MultiReader(bytes.NewReader(head[:count]), file.plain)
-
-	end, err := unpackPartitions(temp, stream, disk, [2]rawdisk.Partition{slot, esp})
-	if err != nil {
-		return nil, errors.Join(file.broken(err), temp.Close())
-	}
-
-	if err := errors.Join(temp.Truncate(end), file.replace(temp, end)); err != nil {
-		return nil, fmt.Errorf("unpacking %s: %w", file.name, err)
-	}
-
-	return disk.On(temp), nil
-}
-
-// unpackPartitions copies partitions to the same place of a file, and returns where the last of them ends.
-func unpackPartitions(to io.WriterAt, from io.Reader, disk *rawdisk.Disk, wanted [2]rawdisk.Partition) (int64, error) {
-	if wanted[0].Start > wanted[1].Start {
-		wanted[0], wanted[1] = wanted[1], wanted[0]
-	}
-
-	var position int64
-
-	for _, partition := range wanted {
-		length := partition.Size
-		if partition.Type == typeUSR {
-			length = min(length, slotSize)
-		}
-
-		if partition.Start < position {
-			return position, refuse(disk.Name, fmt.Sprintf("partition %d begins inside another one", partition.Number), redownload)
-		}
-
-		if _, err := io.CopyN(io.Discard, from, partition.Start-position); err != nil {
-			return position, err
-		}
-
-		done, err := copySparse(to, partition.Start, io.LimitReader(from, length))
-		if err != nil {
-			return position, err
-		}
-
-		if done < length {
-			return position, &osimage.Error{
-				Kind: osimage.ErrTruncated, Subject: disk.Name, Fix: redownload,
-				Detail: fmt.Sprintf("the partition table wants %d bytes, the file unpacks to %d", disk.Size, partition.Start+done),
-			}
-		}
-
-		position = partition.Start + length
-	}
-
-	return position, nil
 }

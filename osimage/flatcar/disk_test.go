@@ -253,12 +253,8 @@ func TestPackedDiskRefuses(t *testing.T) {
 
 	head := read(t, pack(t, write(t, filepath.Join(t.TempDir(), "x"), make([]byte, mib)), []string{"bzip2"}))
 
-	for says, data := range map[string][]byte{
-		"ends in the middle":    packed[:len(packed)/2],
-		"cannot be unpacked":    broken,
-		"no partition table":    head,
-		"ends in the middle ":   packed[:20],
-		"it cannot be unpacked": {0x1f, 0x8b, 8},
+	for name, data := range map[string][]byte{
+		"the first half": packed[:len(packed)/2], "a flipped bit": broken, "zeros": head, "20 bytes": packed[:20], "3 bytes": {0x1f, 0x8b, 8},
 	} {
 		path := write(t, filepath.Join(t.TempDir(), "image.bin.bz2"), data)
 		temp := t.TempDir()
@@ -268,8 +264,8 @@ func TestPackedDiskRefuses(t *testing.T) {
 			func() error { _, err := Read(t.Context(), path, Options{TempDir: temp}); return err },
 		} {
 			err := read()
-			if err == nil || !strings.Contains(err.Error(), strings.TrimSpace(says)) && !strings.Contains(err.Error(), "begins with") {
-				t.Errorf("got %v, want %q", err, says)
+			if !errors.Is(err, osimage.ErrInvalid) && !errors.Is(err, osimage.ErrTruncated) || !strings.Contains(err.Error(), path) {
+				t.Errorf("%s: got %v", name, err)
 			}
 		}
 

@@ -5,12 +5,11 @@ import (
 	"context"
 	"crypto/rsa"
 	"errors"
-	"fmt"
 	"io"
-	"os"
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/source"
+	"github.com/stayput-dev/stayput/osimage/source/packed"
 )
 
 const (
@@ -23,6 +22,10 @@ const (
 	blockSize = 4096
 	// pieceSize is how much is read at once.
 	pieceSize = 1 << 20
+	// maxDisk bounds what a compressed disk image may unpack to, up to the end of what is needed of it.
+	maxDisk = 1 << 40
+	// maxUpdate bounds what a compressed update may unpack to: a payload is hardly larger than the slot that it fills.
+	maxUpdate = 2 << 30
 )
 
 // Options change how an artifact is read. The zero value reads what it can, and checks all but the whole hash tree.
@@ -48,9 +51,14 @@ func (o Options) progress(done, total int64) {
 	}
 }
 
+func (o Options) unpacking(limit int64) packed.Options {
+	return packed.Options{TempDir: o.TempDir, Limit: limit, Progress: o.Progress}
+}
+
 // Read reads a disk image or an update, whichever the file is. The caller closes the parts.
 func Read(ctx context.Context, path string, options Options) (*source.Parts, error) {
-	head, err := peek(path)
+	//nolint:contextcheck // It reads one piece.
+	head, _, err := packed.Head(path, 2*blockSize)
 	if err != nil {
 		return nil, err
 	}
@@ -62,30 +70,6 @@ func Read(ctx context.Context, path string, options Options) (*source.Parts, err
 	}
 
 	return ReadPayload(ctx, path, options)
-}
-
-// peek gives the first bytes of what a file holds, unpacked.
-func peek(path string) (head []byte, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the artifact: %w", err)
-	}
-
-	defer func() { err = errors.Join(err, file.Close()) }()
-
-	plain, _, err := unpacked(file, file)
-	if err != nil {
-		return nil, refuse(path, "it cannot be unpacked: "+err.Error(), redownload)
-	}
-
-	head = make([]byte, 2*blockSize)
-
-	count, err := io.ReadFull(plain, head)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return nil, refuse(path, "it cannot be unpacked: "+err.Error(), redownload)
-	}
-
-	return head[:count], nil
 }
 
 const (
@@ -102,4 +86,33 @@ func opened(name string, size int64, reader io.ReaderAt) osimage.Input {
 	return osimage.Input{Name: name, Size: size, Open: func(context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(io.NewSectionReader(reader, 0, size)), nil
 	}}
+}
+
+// counter passes data on, tells how much it was, and ends with the context.
+type counter struct {
+	ctx         context.Context //nolint:containedctx // A reader's context is that of the call that made it.
+	reader      io.Reader
+	done, total int64
+	call        func(done, total int64)
+}
+
+func (c *counter) Read(buffer []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx)
+	}
+
+	count, err := c.reader.Read(buffer)
+	c.done += int64(count)
+	c.call(c.done, c.total)
+
+	return count, err
+}
+
+// notEOF keeps an end that is told by a count from being told twice.
+func notEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+
+	return err
 }

@@ -3,9 +3,9 @@ package flatcar
 import (
 	"bytes"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/stayput-dev/stayput/osimage/source/packed"
 )
 
 func FuzzReadKernel(f *testing.F) {
@@ -43,25 +43,8 @@ func FuzzPayload(f *testing.F) {
 	made.extra = varint(varint(nil, 4, 100), 5, 200)
 	f.Add(made.bytes(f))
 
-	path := filepath.Join(f.TempDir(), "payload")
-
-	file, err := os.Create(path)
-	if err != nil {
-		f.Fatal(err)
-	}
-
-	f.Cleanup(func() { _ = file.Close() })
-
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if err := file.Truncate(0); err != nil {
-			t.Fatal(err)
-		}
-
-		if _, err := file.WriteAt(data, 0); err != nil {
-			t.Fatal(err)
-		}
-
-		container, err := openPayload(&artifact{name: "fuzz", file: file, size: int64(len(data))}, Options{})
+		container, err := openPayload(&packed.File{ReaderAt: bytes.NewReader(data), Name: "fuzz", Size: int64(len(data))}, Options{})
 		if err != nil {
 			return
 		}

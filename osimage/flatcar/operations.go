@@ -48,7 +48,7 @@ func newContent(container *payload, name string, operations []operation, made *i
 	}
 
 	result := &content{
-		name: fmt.Sprintf("the %s of %s", name, container.name), payload: container.file, blobs: container.blobs,
+		name: fmt.Sprintf("the %s of %s", name, container.Name), payload: container.File, blobs: container.blobs,
 		//nolint:gosec // Checked above.
 		operations: operations, size: int64(made.size), sum: made.sum,
 	}
@@ -75,12 +75,12 @@ func newContent(container *payload, name string, operations []operation, made *i
 
 // check refuses an operation that cannot be done.
 func (p *payload) check(operation operation) error {
-	end := uint64(p.size - p.blobs) //nolint:gosec // The file is not shorter, openPayload has seen to it.
+	end := uint64(p.Size - p.blobs) //nolint:gosec // The file is not shorter, openPayload has seen to it.
 
 	switch {
 	case operation.kind == opMove || operation.kind == opBSDiff:
 		return &osimage.Error{
-			Kind: osimage.ErrInvalid, Subject: p.name,
+			Kind: osimage.ErrInvalid, Subject: p.Name,
 			Detail: fmt.Sprintf("offset %d: a delta payload needs the exact old image", operation.at), Fix: "give the full payload",
 		}
 	case operation.kind != opReplace && operation.kind != opReplaceBZ:
@@ -130,12 +130,12 @@ func (c *content) verify(ctx context.Context, container *payload) error {
 		blob := io.NewSectionReader(c.payload, c.blobs+int64(operation.offset), int64(operation.length))
 
 		if _, err := io.CopyBuffer(sum, container.counted(ctx, blob), buffer); err != nil {
-			return fmt.Errorf("reading %s: %w", container.name, err)
+			return fmt.Errorf("reading %s: %w", container.Name, err)
 		}
 
 		if got := sum.Sum(nil); string(got) != string(operation.sum) {
 			return &osimage.Error{
-				Kind: osimage.ErrWrongDigest, Subject: container.name, Fix: redownload,
+				Kind: osimage.ErrWrongDigest, Subject: container.Name, Fix: redownload,
 				Detail: fmt.Sprintf("the %d bytes at offset %d have the SHA-256 %x, want %x",
 					operation.length, c.blobs+int64(operation.offset), got, operation.sum), //nolint:gosec // Checked.
 			}
@@ -218,6 +218,19 @@ func (r *contentReader) read(buffer []byte, index int, from int64) error {
 	r.done += int64(len(buffer))
 
 	return nil
+}
+
+// fill reads until the buffer is full. Other than with io.ReadFull, an end is io.EOF also after some bytes, because
+// io.ErrUnexpectedEOF is what the decompressor says of a broken stream.
+func fill(from io.Reader, buffer []byte) (count int, err error) {
+	for count < len(buffer) && err == nil {
+		var read int
+
+		read, err = from.Read(buffer[count:])
+		count += read
+	}
+
+	return count, err
 }
 
 // seek comes to a place of an operation, from its start when that lies behind.

@@ -11,6 +11,7 @@ import (
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/source"
 	"github.com/stayput-dev/stayput/osimage/source/filesystem"
+	"github.com/stayput-dev/stayput/osimage/source/packed"
 )
 
 // The header of a payload (delta_metadata.cc): magic, then version and size of the manifest, both big-endian.
@@ -25,7 +26,7 @@ const (
 
 // payload is a container with its manifest.
 type payload struct {
-	*artifact
+	*packed.File
 	*manifest
 
 	// blobs is where the blobs begin: behind the manifest.
@@ -40,45 +41,41 @@ type payload struct {
 // Of a payload, the signature and the hash of each operation's data are checked now, the hashes of what they make when
 // the inputs are read to their ends.
 func ReadPayload(ctx context.Context, path string, options Options) (*source.Parts, error) {
-	file, err := openArtifact(ctx, path, options)
+	file, err := packed.Open(ctx, path, options.unpacking(maxUpdate))
 	if err != nil {
 		return nil, err
 	}
 
 	parts, err := readPayload(ctx, file, options)
 	if err != nil {
-		return nil, errors.Join(err, file.file.Close())
+		return nil, errors.Join(err, file.Close())
 	}
 
 	closing := parts.Close
 	parts.Close = func() error {
 		if closing != nil {
-			return errors.Join(closing(), file.file.Close())
+			return errors.Join(closing(), file.Close())
 		}
 
-		return file.file.Close()
+		return file.Close()
 	}
 
 	return parts, nil
 }
 
-func readPayload(ctx context.Context, file *artifact, options Options) (*source.Parts, error) {
-	if err := file.unpackAll(options); err != nil {
-		return nil, err
-	}
-
+func readPayload(ctx context.Context, file *packed.File, options Options) (*source.Parts, error) {
 	magic := make([]byte, len(payloadMagic))
-	if _, err := file.file.ReadAt(magic, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("reading %s: %w", file.name, err)
+	if _, err := file.ReadAt(magic, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("reading %s: %w", file.Name, err)
 	}
 
 	if string(magic) == payloadMagic {
 		return readContainer(ctx, file, options)
 	}
 
-	if _, _, err := filesystem.Identify(file.file); err != nil {
+	if _, _, err := filesystem.Identify(file); err != nil {
 		return nil, &osimage.Error{
-			Kind: osimage.ErrInvalid, Subject: file.name, Err: err, Fix: "give flatcar_production_update.gz or .bin",
+			Kind: osimage.ErrInvalid, Subject: file.Name, Err: err, Fix: "give flatcar_production_update.gz or .bin",
 			Detail: fmt.Sprintf("offset 0: it begins with %q, want %q, or the file system of /usr", magic, payloadMagic),
 		}
 	}
@@ -87,25 +84,25 @@ func readPayload(ctx context.Context, file *artifact, options Options) (*source.
 }
 
 // readPartition reads what is the partition itself.
-func readPartition(ctx context.Context, file *artifact, options Options) (*source.Parts, error) {
+func readPartition(ctx context.Context, file *packed.File, options Options) (*source.Parts, error) {
 	switch {
 	case len(options.Keys) > 0:
-		return nil, refuse(file.name, "it is a bare partition and has no signature", "give flatcar_production_update.gz")
-	case file.size > slotSize:
+		return nil, refuse(file.Name, "it is a bare partition and has no signature", "give flatcar_production_update.gz")
+	case file.Size > slotSize:
 		return nil, &osimage.Error{
-			Kind: osimage.ErrTooLarge, Subject: file.name, Detail: fmt.Sprintf("it has %d bytes, a slot has %d", file.size, int64(slotSize)),
+			Kind: osimage.ErrTooLarge, Subject: file.Name, Detail: fmt.Sprintf("it has %d bytes, a slot has %d", file.Size, int64(slotSize)),
 			Fix: "give flatcar_production_update.bin",
 		}
 	}
 
-	data := usr{name: file.name, size: file.size, reader: func() io.ReaderAt { return file.file }}
+	data := usr{name: file.Name, size: file.Size, reader: func() io.ReaderAt { return file }}
 
 	parts, err := withKernelFile(ctx, data, options)
 	if err != nil {
 		return nil, err
 	}
 
-	parts.Inputs[osimage.RoleUSR] = opened(data.name, data.size, file.file)
+	parts.Inputs[osimage.RoleUSR] = opened(data.name, data.size, file)
 	parts.Notes = append(parts.Notes, "a bare partition has no signature inside: "+unsigned)
 
 	return parts, nil
@@ -161,7 +158,7 @@ func kernelFile(ctx context.Context, data usr, file *os.File, options Options) (
 }
 
 // readContainer reads a payload.
-func readContainer(ctx context.Context, file *artifact, options Options) (*source.Parts, error) {
+func readContainer(ctx context.Context, file *packed.File, options Options) (*source.Parts, error) {
 	container, err := openPayload(file, options)
 	if err != nil {
 		return nil, err
@@ -218,7 +215,7 @@ func (p *payload) withKernel(ctx context.Context, data usr, options Options) (*s
 	case len(kernels) == 0:
 		return withKernelFile(ctx, data, options)
 	case options.Kernel != "":
-		return nil, refuse(p.name, "the payload brings its own kernel", "leave --kernel out")
+		return nil, refuse(p.Name, "the payload brings its own kernel", "leave --kernel out")
 	}
 
 	image, err := newContent(p, "kernel", kernels[0].operations, kernels[0].info, maxKernel)
@@ -247,13 +244,13 @@ func (p *payload) withKernel(ctx context.Context, data usr, options Options) (*s
 }
 
 // openPayload reads header and manifest.
-func openPayload(file *artifact, options Options) (*payload, error) {
-	result := &payload{artifact: file, call: options.progress}
+func openPayload(file *packed.File, options Options) (*payload, error) {
+	result := &payload{File: file, call: options.progress}
 
 	header := make([]byte, headerSize)
-	if count, err := file.file.ReadAt(header, 0); count < headerSize {
+	if count, err := file.ReadAt(header, 0); count < headerSize {
 		if notEOF(err) != nil {
-			return nil, fmt.Errorf("reading %s: %w", file.name, err)
+			return nil, fmt.Errorf("reading %s: %w", file.Name, err)
 		}
 
 		return nil, result.cut(headerSize, "header")
@@ -269,18 +266,18 @@ func openPayload(file *artifact, options Options) (*payload, error) {
 	}
 
 	result.blobs = headerSize + int64(length)
-	if result.blobs > file.size {
+	if result.blobs > file.Size {
 		return nil, result.cut(result.blobs, "manifest")
 	}
 
 	message := make([]byte, length)
-	if _, err := file.file.ReadAt(message, headerSize); err != nil && notEOF(err) != nil {
-		return nil, fmt.Errorf("reading %s: %w", file.name, err)
+	if _, err := file.ReadAt(message, headerSize); err != nil && notEOF(err) != nil {
+		return nil, fmt.Errorf("reading %s: %w", file.Name, err)
 	}
 
 	parsed, err := parseManifest(message, headerSize)
 	if err != nil {
-		return nil, refuse(file.name, "the payload's manifest, "+err.Error(), redownload)
+		return nil, refuse(file.Name, "the payload's manifest, "+err.Error(), redownload)
 	}
 
 	if parsed.blockSize != blockSize {
@@ -298,7 +295,7 @@ func (p *payload) checkEnd() error {
 
 	reach := func(operations []operation) {
 		for _, operation := range operations {
-			end = max(end, min(operation.offset, maxUnpacked)+min(operation.length, maxUnpacked))
+			end = max(end, min(operation.offset, maxUpdate)+min(operation.length, maxUpdate))
 		}
 	}
 
@@ -309,10 +306,10 @@ func (p *payload) checkEnd() error {
 	}
 
 	if p.signed {
-		end = max(end, min(p.signaturesOffset, maxUnpacked)+min(p.signaturesLen, maxUnpacked))
+		end = max(end, min(p.signaturesOffset, maxUpdate)+min(p.signaturesLen, maxUpdate))
 	}
 
-	if want := p.blobs + int64(end); want > p.size { //nolint:gosec // At most 2^32.
+	if want := p.blobs + int64(end); want > p.Size { //nolint:gosec // At most 2^32.
 		return p.cut(want, "data")
 	}
 
@@ -320,12 +317,12 @@ func (p *payload) checkEnd() error {
 }
 
 func (p *payload) refuse(offset int64, detail string) error {
-	return refuse(p.name, fmt.Sprintf("offset %d: %s", offset, detail), redownload)
+	return refuse(p.Name, fmt.Sprintf("offset %d: %s", offset, detail), redownload)
 }
 
 func (p *payload) cut(want int64, what string) error {
 	return &osimage.Error{
-		Kind: osimage.ErrTruncated, Subject: p.name, Detail: fmt.Sprintf("the payload's %s ends at %d, the file at %d", what, want, p.size),
+		Kind: osimage.ErrTruncated, Subject: p.Name, Detail: fmt.Sprintf("the payload's %s ends at %d, the file at %d", what, want, p.Size),
 		Fix: redownload,
 	}
 }
@@ -334,7 +331,7 @@ func (p *payload) cut(want int64, what string) error {
 func (p *payload) counted(ctx context.Context, from io.Reader) io.Reader {
 	start := p.done
 
-	return &counter{ctx: ctx, reader: from, total: p.size, call: func(done, total int64) {
+	return &counter{ctx: ctx, reader: from, total: p.Size, call: func(done, total int64) {
 		p.done = start + done
 		p.call(min(p.done, total), total)
 	}}

@@ -17,6 +17,7 @@ import (
 	"testing/iotest"
 
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/source/packed"
 )
 
 // update writes flatcar_production_update.gz, which is no gzip.
@@ -152,12 +153,12 @@ func TestContentReader(t *testing.T) {
 	from := makeRelease(t, "amd64", "ext4", goodRelease)
 	path := update(t, fullArchive(t, from).bytes(t))
 
-	file, err := openArtifact(t.Context(), path, Options{})
+	file, err := packed.Open(t.Context(), path, packed.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	defer func() { _ = file.file.Close() }()
+	defer func() { _ = file.Close() }()
 
 	container, err := openPayload(file, Options{})
 	if err != nil {

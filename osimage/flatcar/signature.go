@@ -81,7 +81,7 @@ func (p *payload) checkSignature(ctx context.Context, options Options) ([]string
 
 	if !p.signed {
 		return nil, &osimage.Error{
-			Kind: osimage.ErrInvalid, Subject: p.name, Detail: "the payload is not signed",
+			Kind: osimage.ErrInvalid, Subject: p.Name, Detail: "the payload is not signed",
 			Fix: "give flatcar_production_update.gz, or leave the key out",
 		}
 	}
@@ -93,10 +93,10 @@ func (p *payload) checkSignature(ctx context.Context, options Options) ([]string
 
 	sum := sha256.New()
 	//nolint:gosec // signatures has checked it.
-	signed := io.NewSectionReader(p.file, 0, p.blobs+int64(p.signaturesOffset))
+	signed := io.NewSectionReader(p, 0, p.blobs+int64(p.signaturesOffset))
 
 	if _, err := io.CopyBuffer(sum, p.counted(ctx, signed), make([]byte, pieceSize)); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", p.name, err)
+		return nil, fmt.Errorf("reading %s: %w", p.Name, err)
 	}
 
 	var problems []error
@@ -113,14 +113,14 @@ func (p *payload) checkSignature(ctx context.Context, options Options) ([]string
 	}
 
 	return nil, &osimage.Error{
-		Kind: osimage.ErrWrongDigest, Subject: p.name, Detail: "none of the keys has signed the payload", Err: errors.Join(problems...),
+		Kind: osimage.ErrWrongDigest, Subject: p.Name, Detail: "none of the keys has signed the payload", Err: errors.Join(problems...),
 		Fix: "download it again, or give the key of its publisher",
 	}
 }
 
 // signatures reads them. They must be the payload's end: what lies behind them is not signed.
 func (p *payload) signatures() ([][]byte, error) {
-	at, length, rest := p.signaturesOffset, p.signaturesLen, uint64(p.size-p.blobs) //nolint:gosec // Never negative.
+	at, length, rest := p.signaturesOffset, p.signaturesLen, uint64(p.Size-p.blobs) //nolint:gosec // Never negative.
 
 	if length == 0 || length > maxSignatures || at > rest || rest-at != length {
 		return nil, p.refuse(headerSize, fmt.Sprintf("the signatures are %d bytes at %d, want the last of %d, at most %d",
@@ -130,13 +130,13 @@ func (p *payload) signatures() ([][]byte, error) {
 	start := p.blobs + int64(at) //nolint:gosec // Checked above.
 	message := make([]byte, length)
 
-	if count, err := p.file.ReadAt(message, start); count < len(message) {
-		return nil, fmt.Errorf("reading the signatures of %s: %w", p.name, err)
+	if count, err := p.ReadAt(message, start); count < len(message) {
+		return nil, fmt.Errorf("reading the signatures of %s: %w", p.Name, err)
 	}
 
 	signatures, err := parseSignatures(message, start)
 	if err != nil {
-		return nil, refuse(p.name, "the payload's signatures, "+err.Error(), redownload)
+		return nil, refuse(p.Name, "the payload's signatures, "+err.Error(), redownload)
 	}
 
 	if len(signatures) == 0 || len(signatures) > maxSigners {

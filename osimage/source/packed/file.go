@@ -189,41 +189,40 @@ func (c *counter) Read(buffer []byte) (int, error) {
 }
 
 // unpack writes what the file holds to a temporary file that has no name any more.
-func (a *artifact) unpack(ctx context.Context, options Options) (temp *os.File, size int64, err error) {
-	temp, err = os.CreateTemp(options.TempDir, ".stayput-unpacked-*")
+func (a *artifact) unpack(ctx context.Context, options Options) (*os.File, int64, error) {
+	temp, err := temporary(options)
 	if err != nil {
-		return nil, 0, fmt.Errorf("making a temporary file: %w", err)
-	}
-
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, temp.Close())
-		}
-	}()
-
-	if err := os.Remove(temp.Name()); err != nil {
-		return nil, 0, fmt.Errorf("making a temporary file: %w", err)
-	}
-
-	plain, err := a.format.reader(a.stream(ctx, options.Progress))
-	if err != nil {
-		return nil, 0, a.broken(err)
-	}
-
-	size, err = a.copySparse(temp, plain, options.Limit)
-
-	if err := errors.Join(err, plain.Close()); err != nil {
 		return nil, 0, err
 	}
 
-	if err := temp.Truncate(size); err != nil {
-		return nil, 0, fmt.Errorf("writing a temporary file: %w", err)
+	size, err := a.unpackTo(ctx, temp, options)
+	if err != nil {
+		return nil, 0, errors.Join(err, temp.Close())
 	}
 
 	return temp, size, nil
 }
 
-func (a *artifact) copySparse(temp *os.File, plain io.Reader, limit int64) (int64, error) {
+func (a *artifact) unpackTo(ctx context.Context, temp *os.File, options Options) (int64, error) {
+	plain, err := a.format.reader(a.stream(ctx, options.Progress))
+	if err != nil {
+		return 0, a.broken(err)
+	}
+
+	size, err := a.copySparse(temp, plain, options.Limit)
+
+	if err := errors.Join(err, plain.Close()); err != nil {
+		return 0, err
+	}
+
+	if err := temp.Truncate(size); err != nil {
+		return 0, fmt.Errorf("writing a temporary file: %w", err)
+	}
+
+	return size, nil
+}
+
+func (a *artifact) copySparse(temp io.WriterAt, plain io.Reader, limit int64) (int64, error) {
 	var done int64
 
 	buffer, zeros := make([]byte, holeSize), make([]byte, holeSize)

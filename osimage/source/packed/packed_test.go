@@ -105,6 +105,80 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+func TestOpenRanges(t *testing.T) {
+	t.Parallel()
+
+	content := holes()
+	end := int64(len(content))
+
+	for _, format := range formats() {
+		path := write(t, compress(t, format, content))
+		temp := t.TempDir()
+
+		file, err := packed.OpenRanges(t.Context(), path, 1000, func(head []byte) ([]packed.Range, error) {
+			if !bytes.Equal(head, content[:1000]) {
+				t.Errorf("%s: the head has %d bytes, or others", format, len(head))
+			}
+
+			return []packed.Range{{end - 1234, 34}, {500, 1000}}, nil
+		}, packed.Options{TempDir: temp, Limit: end})
+		if err != nil {
+			t.Fatalf("%s: %v", format, err)
+		}
+
+		want, size := bytes.Clone(content), end
+		if format != packed.None {
+			clear(want[:500])
+			clear(want[1500 : end-1234])
+
+			want, size = want[:end-1200], end-1200
+		}
+
+		if got, err := io.ReadAll(io.NewSectionReader(file, 0, file.Size)); err != nil || file.Size != size || !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes, or others, %v", format, file.Size, err)
+		}
+
+		if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+			t.Errorf("%s: left behind: %v, %v", format, left, err)
+		}
+
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpenRangesRefuses(t *testing.T) {
+	t.Parallel()
+
+	content := holes()
+	end := int64(len(content))
+	whole := compress(t, packed.Gzip, content)
+
+	for name, test := range map[string]struct {
+		artifact []byte
+		ranges   []packed.Range
+		err      error
+		kind     error
+	}{
+		"overlapping":        {whole, []packed.Range{{0, 100}, {99, 1}}, nil, osimage.ErrInvalid},
+		"behind the limit":   {whole, []packed.Range{{2 * end, 1}}, nil, osimage.ErrInvalid},
+		"far behind it":      {whole, []packed.Range{{1<<63 - 1, 1<<63 - 1}}, nil, osimage.ErrInvalid},
+		"longer than it is":  {whole, []packed.Range{{end - 10, 11}}, nil, osimage.ErrTruncated},
+		"begins behind it":   {whole, []packed.Range{{end + 1, 1}}, nil, osimage.ErrTruncated},
+		"cut off":            {whole[:len(whole)/2], []packed.Range{{end - 10, 10}}, nil, osimage.ErrTruncated},
+		"cut off in a part":  {whole[:len(whole)/2], []packed.Range{{0, end}}, nil, osimage.ErrTruncated},
+		"nothing is chosen":  {whole, nil, context.Canceled, context.Canceled},
+		"cut off before all": {whole[:12], nil, nil, osimage.ErrTruncated},
+	} {
+		_, err := packed.OpenRanges(t.Context(), write(t, test.artifact), 10,
+			func([]byte) ([]packed.Range, error) { return test.ranges, test.err }, packed.Options{TempDir: t.TempDir(), Limit: end + 10})
+		if !errors.Is(err, test.kind) || errors.Is(err, os.ErrInvalid) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func TestHead(t *testing.T) {
 	t.Parallel()
 
