@@ -3,12 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/disk"
 )
 
@@ -16,7 +14,7 @@ func newImagePublishCommand() *cobra.Command {
 	var (
 		registry registryFlags
 		output   outputFormat
-		disks    []string
+		what     disk.Publication
 	)
 
 	command := &cobra.Command{
@@ -34,14 +32,13 @@ QCOW2, at most one of each for an architecture. A disk that does not hold the im
 
 It may be called again: what the registry has is not sent again, and the same images and disks give the same index.`,
 		Example: `  stayput image publish ./image registry.example/os/node:1.0.0 --disk node.raw --disk node.qcow2
-  stayput image publish ./amd64 ./arm64 registry.example/os/node:1.0.0 --disk amd64=a.raw --disk arm64=b.raw`,
+  stayput image publish ./amd64 ./arm64 registry.example/os/node:1.0.0 --disk amd64.qcow2 --disk arm64.qcow2`,
 		Args: takes(cobra.MinimumNArgs(2)), //nolint:mnd // an image and a reference
 	}
 	flags := command.Flags()
 	registry.add(flags)
 	addOutputFlag(flags, &output)
-	flags.StringArrayVar(&disks, "disk", nil,
-		"`FILE` with a disk, or GOARCH=FILE for one that does not tell its architecture; may be repeated")
+	flags.StringArrayVar(&what.Disks, "disk", nil, "`FILE` with a disk of one of the images; may be repeated")
 
 	command.RunE = func(cmd *cobra.Command, args []string) error {
 		client, err := registry.client(cmd)
@@ -50,7 +47,6 @@ It may be called again: what the registry has is not sent again, and the same im
 		}
 
 		last := len(args) - 1
-		what := disk.Publication{Disks: parseDisks(disks)}
 
 		for _, name := range args[:last] {
 			image, err := registry.open(cmd, name)
@@ -75,22 +71,6 @@ It may be called again: what the registry has is not sent again, and the same im
 	}
 
 	return command
-}
-
-// parseDisks splits GOARCH=FILE; what stands before a '=' and is no architecture belongs to the file's name.
-func parseDisks(texts []string) []disk.File {
-	files := make([]disk.File, 0, len(texts))
-
-	for _, text := range texts {
-		architecture, path, found := strings.Cut(text, "=")
-		if !found || !slices.Contains(osimage.Architectures(), architecture) {
-			architecture, path = "", text
-		}
-
-		files = append(files, disk.File{Path: path, Architecture: architecture})
-	}
-
-	return files
 }
 
 // describePublished writes tab-separated columns; the table's Flush reports errors. The digest of a disk's manifest is

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -45,7 +44,7 @@ func TestImagePublish(t *testing.T) {
 		t.Errorf("%v, image disk printed %s", err, text)
 	}
 
-	publish := append([]string{"image", "publish", layout, reference, "--disk", raw, "--disk", "amd64=" + packed}, access...)
+	publish := append([]string{"image", "publish", layout, reference, "--disk", raw, "--disk", packed}, access...)
 	text = mustRun(t, publish...)
 
 	lines := strings.Split(strings.TrimSpace(text), "\n")
@@ -88,16 +87,5 @@ func TestImageDiskRefuses(t *testing.T) {
 		if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s %s: %v", test.flag, test.value, err)
 		}
-	}
-}
-
-func TestDisksWithArchitecture(t *testing.T) {
-	t.Parallel()
-
-	got := parseDisks([]string{"node.raw", "arm64=a.raw", "a=b.raw", "amd64="})
-	want := []disk.File{{Path: "node.raw"}, {Path: "a.raw", Architecture: "arm64"}, {Path: "a=b.raw"}, {Architecture: "amd64"}}
-
-	if !slices.Equal(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path"
 	"strings"
 
 	"github.com/diskfs/go-diskfs/partition/gpt"
@@ -18,12 +19,16 @@ import (
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/source/rawdisk"
+	"github.com/stayput-dev/stayput/osimage/uki"
 )
 
 const (
 	// flatcarKernel is where the kernel of Flatcar's first slot is on the ESP of the disk that Flatcar publishes.
 	flatcarKernel = "/flatcar/vmlinuz-a"
 	maxKernelSize = 512 * mib
+	// ukiFolder is where systemd-boot looks for UKIs; a first disk has one or two of them.
+	ukiFolder = "/EFI/Linux"
+	maxUKIs   = 64
 
 	// Limits of QEMU on QCOW2 (docs/interop/qcow2.rst; block/qcow2.h): cluster sizes, and an L1 table of 32 MiB.
 	minClusterBits = 9
@@ -43,8 +48,8 @@ type diskFile struct {
 }
 
 // openDisk finds out what a file is. The caller closes it.
-func openDisk(path string) (*diskFile, error) {
-	in, err := os.Open(path)
+func openDisk(name string) (*diskFile, error) {
+	in, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("opening the disk: %w", err)
 	}
@@ -183,21 +188,21 @@ func badQCOW2(name string, offset int, format string, values ...any) error {
 func (f *diskFile) holds(ctx context.Context, config osimage.Config) (bool, error) {
 	switch config.Scheme {
 	case osimage.SchemeDPS:
-		return f.hasPartition(config.RootHash[:32]), nil
+		return f.hasPartition(config), nil
 	case osimage.SchemeGPTPrio:
 		return f.hasKernel(ctx, config)
 	default:
-		// The UKI's name on the vendor's ESP is not known: that there is an ESP is all that can be said.
-		_, found := f.esp()
-
-		return found, nil
+		return f.hasUKI(config)
 	}
 }
 
-// hasPartition looks for a partition whose UUID is the first half of the root hash.
-func (f *diskFile) hasPartition(half string) bool {
+// hasPartition looks for a partition for the architecture whose UUID is the first half of the root hash.
+func (f *diskFile) hasPartition(config osimage.Config) bool {
+	kinds := typesOf(config.Architecture)
+
 	for _, partition := range f.table.Partitions {
-		if strings.EqualFold(strings.ReplaceAll(partition.UUID, "-", ""), half) {
+		isData := strings.EqualFold(partition.Type, string(kinds.usr)) || strings.EqualFold(partition.Type, string(kinds.root))
+		if isData && strings.EqualFold(partition.UUID, uuidOf(config.RootHash[:32])) {
 			return true
 		}
 	}
@@ -205,26 +210,66 @@ func (f *diskFile) hasPartition(half string) bool {
 	return false
 }
 
-func (f *diskFile) esp() (rawdisk.Partition, bool) {
-	for _, partition := range f.table.Partitions {
-		if strings.EqualFold(partition.Type, string(gpt.EFISystemPartition)) {
-			return partition, true
+// hasUKI looks on the ESP for a UKI with the name, version and architecture of the image. Its bytes are not compared: the
+// vendor may have signed the two at different times.
+func (f *diskFile) hasUKI(config osimage.Config) (bool, error) {
+	fat, err := f.openESP()
+	if fat == nil || err != nil {
+		return false, err
+	}
+
+	names, err := fat.List(ukiFolder)
+	if errors.Is(err, osimage.ErrNotFound) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("looking for UKIs: %w", err)
+	}
+
+	for _, name := range names[:min(len(names), maxUKIs)] {
+		opened, err := fat.Open(path.Join(ukiFolder, name), math.MaxUint32)
+		if err != nil {
+			return false, fmt.Errorf("looking for UKIs: %w", err)
+		}
+
+		image, err := uki.Read(opened)
+		if err != nil && !errors.Is(err, uki.ErrNotUKI) {
+			return false, fmt.Errorf("reading %s of %s: %w", name, f.Name(), err)
+		}
+
+		if err == nil && image.SortKey() == config.Name && image.Version() == config.Version &&
+			image.Architecture == config.Architecture {
+			return true, nil
 		}
 	}
 
-	return rawdisk.Partition{}, false
+	return false, nil
+}
+
+// openESP opens the file system of the first ESP; without one it is nil.
+func (f *diskFile) openESP() (*rawdisk.FAT, error) {
+	for _, partition := range f.table.Partitions {
+		if !strings.EqualFold(partition.Type, string(gpt.EFISystemPartition)) {
+			continue
+		}
+
+		fat, err := rawdisk.OpenFAT(f.table.Section(partition, partition.Size), "ESP of "+f.Name())
+		if err != nil {
+			return nil, fmt.Errorf("looking at what the disk boots: %w", err)
+		}
+
+		return fat, nil
+	}
+
+	return nil, nil //nolint:nilnil // Said above.
 }
 
 // hasKernel compares the kernel that GRUB starts from the first slot with the image's: it holds the root hash.
 func (f *diskFile) hasKernel(ctx context.Context, config osimage.Config) (bool, error) {
-	partition, found := f.esp()
-	if !found {
-		return false, nil
-	}
-
-	fat, err := rawdisk.OpenFAT(f.table.Section(partition, math.MaxInt64), f.Name())
-	if err != nil {
-		return false, fmt.Errorf("looking for Flatcar's kernel: %w", err)
+	fat, err := f.openESP()
+	if fat == nil || err != nil {
+		return false, err
 	}
 
 	kernel, err := fat.Open(flatcarKernel, maxKernelSize)

@@ -29,17 +29,10 @@ const (
 type Publication struct {
 	// Images are one for each architecture, all of one name and version.
 	Images []*osimage.Image
-	// Disks may be missing. Of an architecture there is at most one of each format.
-	Disks []File
+	// Disks are files with disks, raw or QCOW2, each of one of the images; at most one of each format for an image.
+	Disks []string
 	// Progress, when set, is called with the bytes of the layers.
 	Progress func(done, total int64)
-}
-
-// File is a file with a disk, raw or QCOW2.
-type File struct {
-	Path string
-	// Architecture is a GOARCH; "" when the disk itself tells it, or there is one image.
-	Architecture string
 }
 
 // Entry is an entry of the index.
@@ -156,18 +149,18 @@ type matched struct {
 
 // openDisks opens the disks, finds the image of each, and puts them in an order that does not depend on the caller's.
 // After an error it returns those that are open.
-func openDisks(ctx context.Context, files []File, images []*osimage.Image) ([]matched, error) {
+func openDisks(ctx context.Context, files []string, images []*osimage.Image) ([]matched, error) {
 	var disks []matched
 
-	for _, wanted := range files {
-		opened, err := openDisk(wanted.Path)
+	for _, path := range files {
+		opened, err := openDisk(path)
 		if err != nil {
 			return disks, err
 		}
 
 		disks = append(disks, matched{file: opened})
 
-		image, err := match(ctx, opened, wanted.Architecture, images)
+		image, err := match(ctx, opened, images)
 		if err != nil {
 			return disks, err
 		}
@@ -206,43 +199,25 @@ func (m matched) compatible(other matched) error {
 }
 
 // match finds the image that a disk holds.
-func match(ctx context.Context, disk *diskFile, architecture string, images []*osimage.Image) (*osimage.Image, error) {
-	var (
-		found  []*osimage.Image
-		wanted []string
-	)
+func match(ctx context.Context, disk *diskFile, images []*osimage.Image) (*osimage.Image, error) {
+	wanted := make([]string, 0, len(images))
 
 	for _, image := range images {
 		config := image.Config()
-		if architecture != "" && architecture != config.Architecture {
-			continue
-		}
 
-		wanted = append(wanted, fmt.Sprintf("%s for %s (scheme %s, root hash %q)", config.Label(), config.Architecture, config.Scheme,
-			config.RootHash))
-
-		holds, err := disk.holds(ctx, config)
-		if err != nil {
+		switch holds, err := disk.holds(ctx, config); {
+		case err != nil:
 			return nil, err
+		case holds:
+			return image, nil
 		}
 
-		if holds {
-			found = append(found, image)
-		}
+		wanted = append(wanted, fmt.Sprintf("%s for %s, root hash %q", config.Label(), config.Architecture, config.RootHash))
 	}
 
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return nil, invalid(disk.Name(), "it does not tell for which architecture it is", "write --disk GOARCH=FILE")
-	case len(wanted) == 0:
-		return nil, invalid(disk.Name(), "there is no image for "+architecture, "name an image for it, too")
-	default:
-		return nil, invalid(disk.Name(), fmt.Sprintf("it holds none of the images: want %s, it has the partitions %s",
-			strings.Join(wanted, " or "), disk.table.List()),
-			"make the disk with `stayput image disk` from this image, or give the vendor's disk of this release")
-	}
+	return nil, invalid(disk.Name(), fmt.Sprintf("it holds none of the images: want %s, it has the partitions %s",
+		strings.Join(wanted, " or "), disk.table.List()),
+		"make the disk with `stayput image disk` from this image, or give the vendor's disk of this release")
 }
 
 // prepare makes the entries: for each architecture the image, then its disks.
