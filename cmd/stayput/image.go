@@ -40,7 +40,8 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
 	}
 
 	return group(command, newImageBuildCommand(), newImagePushCommand(), newImageInspectCommand(),
-		newImagePullCommand(), newImageCopyCommand(), newImageWriteCommand(), newImageDiskCommand(), newImagePublishCommand())
+		newImagePullCommand(), newImageCopyCommand(), newImageWriteCommand(), newImageDiskCommand(), newImagePublishCommand(),
+		newImageSignCommand(), newImageVerifyCommand())
 }
 
 // registryFlags say how to speak to a registry.
