@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/gardenlinux"
 )
 
 const (
@@ -39,7 +40,7 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
   oci:FOLDER or oci:FOLDER:TAG            an OCI layout folder; "oci:" may be left out when the folder exists`,
 	}
 
-	return group(command, newImageBuildCommand(), newImagePushCommand(), newImageInspectCommand(),
+	return group(command, newImageBuildCommand(), newImageImportCommand(), newImagePushCommand(), newImageInspectCommand(),
 		newImagePullCommand(), newImageCopyCommand(), newImageWriteCommand(), newImageDiskCommand(), newImagePublishCommand(),
 		newImageSignCommand(), newImageVerifyCommand())
 }
@@ -48,8 +49,8 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
 type registryFlags struct {
 	transferFlags
 
-	dockerConfig, caFile, architecture string
-	plainHTTP                          bool
+	dockerConfig, caFile, architecture, cname string
+	plainHTTP                                 bool
 }
 
 func (f *registryFlags) add(flags *pflag.FlagSet) {
@@ -63,16 +64,24 @@ func (f *registryFlags) add(flags *pflag.FlagSet) {
 func (f *registryFlags) addArchitecture(flags *pflag.FlagSet) {
 	flags.StringVar(&f.architecture, "arch", "",
 		"refuse images that are not for this `GOARCH`, and choose by it when a tag has several")
+	f.addCname(flags)
 }
 
-func (f *registryFlags) client(cmd *cobra.Command) (*osimage.Client, error) {
+// addCname is for Garden Linux's own artifacts, which are read as they are.
+func (f *registryFlags) addCname(flags *pflag.FlagSet) {
+	flags.StringVar(&f.cname, "cname", "",
+		"the `FLAVOUR` to choose from the index of a Garden Linux version, such as baremetal-gardener_prod_usi")
+}
+
+func (f *registryFlags) client(cmd *cobra.Command, more ...osimage.Option) (*osimage.Client, error) {
 	options, err := f.transferOptions(cmd)
 	if err != nil {
 		return nil, err
 	}
 
 	options = append(options,
-		osimage.WithCAFile(f.caFile), osimage.WithPlainHTTP(f.plainHTTP), osimage.WithArchitecture(f.architecture))
+		osimage.WithCAFile(f.caFile), osimage.WithPlainHTTP(f.plainHTTP), osimage.WithArchitecture(f.architecture),
+		osimage.WithForeign(gardenlinux.OCI{Cname: f.cname}))
 
 	if f.dockerConfig == "" {
 		options = append(options, osimage.WithKeychain(authn.DefaultKeychain))
@@ -80,7 +89,7 @@ func (f *registryFlags) client(cmd *cobra.Command) (*osimage.Client, error) {
 		options = append(options, osimage.WithDockerConfig(f.dockerConfig))
 	}
 
-	client, err := osimage.NewClient(options...)
+	client, err := osimage.NewClient(append(options, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the registry client: %w", err)
 	}
