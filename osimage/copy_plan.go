@@ -132,6 +132,10 @@ func (p *copyPlan) add(ctx context.Context, manifest copiedManifest, tag string,
 	}
 
 	for _, child := range contents.Manifests {
+		if child.Digest.Hex == "" {
+			return notAnArtifact(subject, "it names a manifest without a digest")
+		}
+
 		found, err := p.from.manifest(ctx, child.Digest.String())
 		if err != nil {
 			return err
@@ -169,8 +173,9 @@ func (p *copyPlan) node(manifest copiedManifest, contents manifestContents) (cop
 	}
 
 	for _, blob := range all {
-		if blob.Size < 0 {
-			return copyNode{}, notAnArtifact(p.from.reference(manifest.digest), "the blob "+blob.Digest.String()+" has a negative size")
+		if blob.Size < 0 || blob.Digest.Hex == "" {
+			return copyNode{}, notAnArtifact(p.from.reference(manifest.digest),
+				fmt.Sprintf("the blob %q has %d bytes, want a digest and 0 or more bytes", blob.Digest, blob.Size))
 		}
 
 		// What may not be distributed has an address of its own, and is not in the registry.
@@ -210,7 +215,7 @@ func (p *copyPlan) addAttached(ctx context.Context, digest string, depth int) er
 	}
 
 	for _, referrer := range referrers {
-		if p.seen[referrer.Digest.String()] {
+		if p.seen[referrer.Digest.String()] || referrer.Digest.Hex == "" {
 			continue
 		}
 

@@ -513,9 +513,12 @@ func TestCopyRefusesHostileArtifacts(t *testing.T) {
 		says      string
 	}{
 		"nested":        {nested, "nested"},
-		"negative size": {source.manifest(t, "evil/os", "", nil, negative), "negative"},
-		"nothing":       {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"schemaVersion": 2}), "neither"},
-		"wrong type":    {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"layers": 5}), "cannot be read"},
+		"negative size": {source.manifest(t, "evil/os", "", nil, negative), "-1 bytes"},
+		"no digest":     {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"layers": []any{map[string]any{}}}), "digest"},
+		"no digest of a manifest": {source.raw(t, "evil/os", types.OCIImageIndex,
+			map[string]any{"mediaType": types.OCIImageIndex, "manifests": []any{map[string]any{}}}), "without a digest"},
+		"nothing":    {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"schemaVersion": 2}), "neither"},
+		"wrong type": {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"layers": 5}), "cannot be read"},
 		"strange digest": {source.raw(t, "evil/os", types.OCIManifestSchema1,
 			map[string]any{"layers": []any{map[string]any{"digest": "sha256:../../../etc/passwd", "size": 1}}}), "cannot be read"},
 	} {

@@ -29,7 +29,7 @@ func (c *Client) placeOf(registry name.Registry) (*place, error) {
 		if err != nil {
 			return nil, &Error{
 				Kind: ErrInvalid, Subject: "hosts of " + registry.RegistryStr(), Err: err,
-				Fix: "correct it, or do without with --hosts-dir= or registry.hostsDir",
+				Fix: "correct the file, or do without the folder of hosts (--hosts-dir)",
 			}
 		}
 	}
