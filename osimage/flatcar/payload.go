@@ -31,8 +31,9 @@ type payload struct {
 
 	// blobs is where the blobs begin: behind the manifest.
 	blobs int64
-	call  func(done, total int64)
-	done  int64
+
+	call        func(done, total int64)
+	done, total int64
 }
 
 // ReadPayload reads flatcar_production_update.gz, also with a real gzip or bzip2 around it, or the unsigned
@@ -245,7 +246,10 @@ func (p *payload) withKernel(ctx context.Context, data usr, options Options) (*s
 
 // openPayload reads header and manifest.
 func openPayload(file *packed.File, options Options) (*payload, error) {
-	result := &payload{File: file, call: options.progress}
+	result := &payload{File: file, call: options.progress, total: file.Size}
+	if len(options.Keys) > 0 {
+		result.total += file.Size
+	}
 
 	header := make([]byte, headerSize)
 	if count, err := file.ReadAt(header, 0); count < headerSize {
@@ -327,11 +331,12 @@ func (p *payload) cut(want int64, what string) error {
 	}
 }
 
-// counted tells the progress of reading a part of the payload, and ends with the context.
+// counted tells the progress of reading a part of the payload, and ends with the context. With keys all is read twice: for
+// the signature, and for the hash of each operation's data.
 func (p *payload) counted(ctx context.Context, from io.Reader) io.Reader {
 	start := p.done
 
-	return &counter{ctx: ctx, reader: from, total: p.Size, call: func(done, total int64) {
+	return &counter{ctx: ctx, reader: from, total: p.total, call: func(done, total int64) {
 		p.done = start + done
 		p.call(min(p.done, total), total)
 	}}

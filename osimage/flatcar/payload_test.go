@@ -46,9 +46,22 @@ func TestReadPayload(t *testing.T) {
 			{[]*rsa.PublicKey{first}, "signed with a given key of 2048 bits"},
 			{[]*rsa.PublicKey{&newKey(t).PublicKey, second}, "signed with a given key"},
 		} {
-			parts, err := Read(t.Context(), path, Options{Keys: test.keys, Full: true})
+			var done, total int64
+
+			parts, err := Read(t.Context(), path, Options{Keys: test.keys, Full: true, Progress: func(d, all int64) {
+				if d < done || d > all {
+					t.Errorf("progress %d after %d of %d", d, done, all)
+				}
+
+				done, total = d, all
+			}})
 			if err != nil {
 				t.Fatal(err)
+			}
+
+			// Manifest and signatures are read, too, but not told of in the second pass.
+			if done < total*9/10 {
+				t.Errorf("the progress ended at %d of %d", done, total)
 			}
 
 			if !noted(parts, test.note) || !noted(parts, "TPM") || !noted(parts, "not known") {

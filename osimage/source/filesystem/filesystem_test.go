@@ -3,6 +3,7 @@ package filesystem_test
 import (
 	"bytes"
 	"compress/zlib"
+	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
@@ -171,6 +172,33 @@ func TestUnknown(t *testing.T) {
 		if _, err := filesystem.ReadFile(bytes.NewReader(data), "/x", mib); !errors.Is(err, filesystem.ErrUnknown) {
 			t.Errorf("got %v", err)
 		}
+	}
+}
+
+// A tree that leads back to itself ends in an error, not in a walk without an end.
+func TestBtrfsTreeInItself(t *testing.T) {
+	t.Parallel()
+
+	const nodeSize, header, pointer = 8192, 101, 33
+
+	data := image(t, makers()["btrfs 8k node"], tree(t), 128*mib)
+	id := data[0x10020:0x10030]
+	changed := 0
+
+	for at := 0x11000; at+nodeSize <= len(data); at += 4096 {
+		node := data[at : at+nodeSize]
+		if count := int(binary.LittleEndian.Uint32(node[0x60:])); bytes.Equal(node[0x20:0x30], id) && node[0x64] > 0 && count <= 200 {
+			for index := range count {
+				copy(node[header+index*pointer+17:], node[0x30:0x38])
+			}
+
+			changed++
+		}
+	}
+
+	_, err := filesystem.ReadFile(bytes.NewReader(data), "/lib64/os-release", mib)
+	if changed == 0 || !errors.Is(err, filesystem.ErrBroken) || !strings.Contains(err.Error(), "has level") {
+		t.Errorf("got %v after changing %d nodes", err, changed)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestFAT(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		for _, path := range []string{"/flatcar/vmlinuz-a", "flatcar/VMLINUZ-A", "/FLATCAR/VMLINU~1"} {
+		for _, path := range []string{"/flatcar/vmlinuz-a", "flatcar/VMLINUZ-A", "/FLATCAR/VMLINU~1", "//flatcar//vmlinuz-a"} {
 			file, err := system.Open(path, mib)
 			if err != nil {
 				t.Fatalf("FAT%s: %s: %v", bits, path, err)
@@ -173,6 +173,27 @@ func TestFATRefuses(t *testing.T) {
 		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
 			t.Errorf("%s: got %v, want %q", name, err, test.says)
 		}
+	}
+}
+
+// A long name belongs to the short name that it was made for. A program that knows no long names renames only that.
+func TestFATStaleLongName(t *testing.T) {
+	t.Parallel()
+
+	data := fat(t, "16", 4*mib, pattern(5000))
+	copy(data[bytes.Index(data, []byte("VMLINU~1")):], "OTHER~1 ")
+
+	system, err := open(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := system.Open("/flatcar/vmlinuz-a", mib); !errors.Is(err, osimage.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+
+	if file, err := system.Open("/flatcar/other~1", mib); err != nil || file.Size() != 5000 {
+		t.Errorf("got %v", err)
 	}
 }
 
