@@ -179,7 +179,7 @@ func finish(ctx context.Context, raw *os.File, file string, options Options) (su
 	made := raw
 
 	if options.Format == FormatQCOW2 {
-		made, err = convert(ctx, raw, raw.Name()+".qcow2")
+		made, err = convert(ctx, raw, packedName(raw))
 		if err != nil {
 			return "", err
 		}
@@ -249,12 +249,17 @@ func openPartial(file string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("making the disk %s: %w", file, err), out.Close())
 	}
 
-	// Blocks of zeros are left out when the disk is written, so nothing may be there.
-	if err := out.Truncate(0); err != nil {
+	// Blocks of zeros are left out when the disk is written, so nothing may be there. Nor of another format's try.
+	if err := errors.Join(out.Truncate(0), osimage.RemoveFile(packedName(out))); err != nil {
 		return nil, errors.Join(fmt.Errorf("making the disk: %w", err), out.Close())
 	}
 
 	return out, nil
+}
+
+// packedName is where a disk of another format is made from the raw one.
+func packedName(raw *os.File) string {
+	return raw.Name() + ".packed"
 }
 
 // lockPartial makes sure that nobody else makes the disk in this file, or has just finished it.
