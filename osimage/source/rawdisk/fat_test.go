@@ -180,8 +180,7 @@ func TestFATRefuses(t *testing.T) {
 func TestFATStaleLongName(t *testing.T) {
 	t.Parallel()
 
-	data := fat(t, "16", 4*mib, pattern(5000))
-	copy(data[bytes.Index(data, []byte("VMLINU~1")):], "OTHER~1 ")
+	data := bytes.ReplaceAll(fat(t, "16", 4*mib, pattern(5000)), []byte("VMLINU~1"), []byte("OTHER~1 "))
 
 	system, err := open(data)
 	if err != nil {
