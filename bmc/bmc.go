@@ -31,6 +31,9 @@ const (
 	ActionPowerCycle Action = "PowerCycle"
 )
 
+// boots tells whether a machine that follows the action is on in the end.
+func (a Action) boots() bool { return a != ActionForceOff && a != ActionShutdown }
+
 // Machine is one machine behind one BMC. Calls for one BMC must not overlap; see Locks.
 //
 // Errors are *Error: its Kind says whether a retry is safe. What a protocol or a BMC lacks is of kind Unsupported, and

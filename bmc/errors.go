@@ -10,7 +10,7 @@ import (
 // Kind says what an error means for the caller.
 type Kind string
 
-// The kinds. "Not sent" means that the BMC has not acted.
+// The kinds. "Not sent" means that the BMC has not acted; of what it refused, it says so.
 const (
 	// Auth: the BMC refuses the credentials. Do not hurry to try again: BMCs lock accounts.
 	Auth Kind = "Auth"
@@ -20,9 +20,9 @@ const (
 	NotFound Kind = "NotFound"
 	// Unsupported: the address, or the action at this BMC, is not supported. Not sent, or refused.
 	Unsupported Kind = "Unsupported"
-	// Busy: the BMC refuses for now; see RetryAfter. Not acted.
+	// Busy: the BMC refuses for now; see RetryAfter. It says that it has not acted.
 	Busy Kind = "Busy"
-	// Conflict: the BMC refuses in the machine's present state. Not acted; read the power state.
+	// Conflict: the BMC refuses in the machine's present state. It says that it has not acted; read the power state.
 	Conflict Kind = "Conflict"
 	// Transient: the request was not sent, or it was a read. Safe to try again.
 	Transient Kind = "Transient"
@@ -65,9 +65,9 @@ func (k Kind) Advice() string {
 	case Unsupported:
 		return "use another way that this BMC offers"
 	case Busy:
-		return "try again later; the BMC has not acted"
+		return "try again later; the BMC says that it has not acted"
 	case Conflict:
-		return "read the power state; the BMC has not acted"
+		return "read the power state; the BMC says that it has not acted"
 	case Transient:
 		return "try again; nothing was sent"
 	case Unknown:
@@ -95,8 +95,24 @@ type Error struct {
 	Detail string
 	// RetryAfter is what the BMC asks to wait; 0 when it does not say.
 	RetryAfter time.Duration
+	// Refused tells that the BMC answered the request of an action, or of another change, with a refusal. What BMCs say
+	// is not always what they do: some carry out what they have refused. False when nothing was sent, and when the
+	// refusal came before the request.
+	Refused bool
+	// LeftOff tells that the machine was switched off, or may still go off, by actions that were to end with it on, and
+	// that nobody switches it on now: the caller has to, or to tell a person.
+	LeftOff bool
 	// Err is the cause, nil when the BMC answered.
 	Err error
+}
+
+// Advice says what to do next, for a person. What matters most comes first: a machine that is left off.
+func (e *Error) Advice() string {
+	if e.LeftOff {
+		return "the machine was switched off, or may still go off, and nobody switches it on now: read its power, and switch it on"
+	}
+
+	return e.Kind.Advice()
 }
 
 // Error implements error.

@@ -9,8 +9,8 @@ import (
 // the next step is, by what was just seen.
 //
 // Whatever is seen: On is sent only to a machine that is off; a machine is switched off, other than because that is
-// what is wanted, only where it can be switched on again; nothing is sent that the BMC does not offer; and an action is
-// never sent again because its result is late.
+// what is wanted, only where it is seen to be on, so that it can be seen off, and where it can be switched on again;
+// nothing is sent that the BMC does not offer; and an action is never sent again because its result is late.
 type Intent string
 
 // The intents. One that asks the operating system never becomes one that does not.
@@ -90,11 +90,19 @@ func firstRestart(seen Observation) Step {
 		return Step{Verb: Send, Action: ActionForceRestart, Why: whyPower(seen)}
 	case seen.KeepPowered:
 		return Step{Verb: Blocked, Why: "the BMC does not offer ForceRestart, and " + whyKeepPowered}
-	case seen.offers(ActionForceOff) && seen.offers(ActionOn):
+	case seen.canBeSwitched():
 		return Step{Verb: Send, Action: ActionForceOff, Why: whyPower(seen) + " and the BMC does not offer ForceRestart"}
+	case seen.offers(ActionPowerCycle):
+		return Step{Verb: Send, Action: ActionPowerCycle, Why: whyPower(seen) + " and the BMC does not offer ForceRestart"}
 	default:
-		return blockedBy(seen)
+		return unseenOr(seen)
 	}
+}
+
+// canBeSwitched tells whether the machine can be switched off, seen off, and switched on again. A BMC that does not say
+// that it is on may not say that it is off either, and then nobody would switch it on.
+func (o Observation) canBeSwitched() bool {
+	return o.Power == PowerOn && o.offers(ActionForceOff) && o.offers(ActionOn)
 }
 
 // firstCycle prefers two requests to PowerCycle: of that one nobody can see whether the power was off at all.
@@ -102,12 +110,14 @@ func firstCycle(seen Observation) Step {
 	switch {
 	case seen.KeepPowered:
 		return Step{Verb: Blocked, Why: whyKeepPowered}
-	case seen.offers(ActionForceOff) && seen.offers(ActionOn):
+	case seen.canBeSwitched():
 		return Step{Verb: Send, Action: ActionForceOff, Why: whyPower(seen)}
-	case seen.offers(ActionPowerCycle):
+	case seen.offers(ActionPowerCycle) && seen.Power == PowerOn:
 		return Step{Verb: Send, Action: ActionPowerCycle, Why: whyPower(seen) + " and the BMC does not offer ForceOff and On"}
+	case seen.offers(ActionPowerCycle):
+		return Step{Verb: Send, Action: ActionPowerCycle, Why: whyPower(seen) + ", so that off could not be seen"}
 	default:
-		return blockedBy(seen)
+		return unseenOr(seen)
 	}
 }
 
@@ -126,6 +136,19 @@ func (i Intent) firstSoft(seen Observation) Step {
 }
 
 func whyPower(seen Observation) string { return fmt.Sprintf("the machine's power is %s", seen.Power) }
+
+// unseenOr is for a machine that could be switched off and on, if only its power were known. A change of power ends.
+func unseenOr(seen Observation) Step {
+	if seen.Power == PowerOn || !seen.offers(ActionForceOff) || !seen.offers(ActionOn) {
+		return blockedBy(seen)
+	}
+	why := whyPower(seen) + ", so that nobody could see it off and switch it on again"
+	if seen.Power == PowerTransition {
+		return Step{Verb: Wait, Why: why}
+	}
+
+	return Step{Verb: Blocked, Why: why + "; look at its console, or at the BMC's log"}
+}
 
 func blockedBy(seen Observation) Step {
 	return Step{Verb: Blocked, Why: fmt.Sprintf("the BMC offers only %v", seen.Offered)}

@@ -1,6 +1,7 @@
 package bmc_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -44,6 +45,31 @@ func TestFirstStep(t *testing.T) {
 	for name, c := range cases {
 		if got := bmc.IntentRestart.First(c.seen); got.Verb != c.verb || got.Action != c.action || got.Why == "" {
 			t.Errorf("%s: got %+v, want %s %s", name, got, c.verb, c.action)
+		}
+	}
+}
+
+// Every power, intent, and set of offered actions: what is switched off on the way can be seen off and switched on.
+func TestNothingIsSwitchedOffUnseen(t *testing.T) {
+	t.Parallel()
+	for set := range 1 << len(everyAction()) {
+		var offered []bmc.Action
+		for i, action := range everyAction() {
+			if set&(1<<i) != 0 {
+				offered = append(offered, action)
+			}
+		}
+		for _, power := range []bmc.Power{bmc.PowerOn, bmc.PowerOff, bmc.PowerTransition, bmc.PowerUnknown} {
+			for _, intent := range []bmc.Intent{bmc.IntentOn, bmc.IntentRestart, bmc.IntentSoftRestart, bmc.IntentCycle} {
+				step := intent.First(bmc.Observation{Power: power, Offered: offered})
+				off := step.Action == bmc.ActionForceOff || step.Action == bmc.ActionShutdown
+				if off && (power != bmc.PowerOn || !slices.Contains(offered, bmc.ActionOn)) {
+					t.Errorf("%s of a machine whose power is %s, offered %v: %+v", intent, power, offered, step)
+				}
+				if step.Why == "" || step.Verb == bmc.Send && !slices.Contains(offered, step.Action) {
+					t.Errorf("%s, %s, offered %v: %+v", intent, power, offered, step)
+				}
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -19,13 +20,15 @@ type Powered interface {
 
 // RunOptions say how an intent is carried out. The zero value is a good one.
 type RunOptions struct {
-	// Expected is what the machine must be: UUID and Serial count, where both sides have one.
+	// Expected is what the machine must be, as far as its BMC tells: UUID and Serial count, where both sides have one.
 	Expected Identity
+	// Required is what the machine must be shown to be: a BMC that does not tell it is refused.
+	Required Identity
 	// KeepPowered forbids every action that switches the machine off and leaves it to another to switch it on again.
 	KeepPowered bool
 	// DryRun ends with the first action instead of sending it.
 	DryRun bool
-	// Limits of the plan.
+	// Limits of the plan. A caller that waits longer raises them: a plan ends with its own limits, not with ctx.
 	Limits Limits
 	// Poll is the pause between two readings of the power. Default 2 s.
 	Poll time.Duration
@@ -74,7 +77,9 @@ const (
 //
 // The error is nil when the last step is Done, or with DryRun. Otherwise it is an *Error: of kind Unsupported when
 // nothing that the BMC offers leads there, NotFollowed when the machine did not follow in time, or the BMC's own. The
-// report tells how far it got in each case. When ctx ends the plan stops where it is.
+// report tells how far it got in each case. When ctx ends the plan stops where it is. An error that leaves a machine off
+// that was to be on says so with LeftOff; and a plan that switches off and on is not begun, with an error of kind
+// Unsupported, when ctx ends before the machine can be expected to be on again (see Limits.Needs).
 func Run(ctx context.Context, machine Powered, intent Intent, options RunOptions) (Report, error) {
 	if options.Poll <= 0 {
 		options.Poll = defaultPoll
@@ -87,7 +92,7 @@ func Run(ctx context.Context, machine Powered, intent Intent, options RunOptions
 		machine: machine, options: options, began: options.Clock.Now(),
 		report: Report{Intent: intent, Accepted: true},
 	}
-	err := r.play(ctx)
+	err := r.leftOff(r.play(ctx))
 	r.report.Elapsed = options.Clock.Since(r.began)
 
 	return r.report, err
@@ -124,6 +129,9 @@ func (r *run) play(ctx context.Context) error {
 
 				return nil
 			}
+			if err := r.holds(ctx, step.Action); err != nil {
+				return err
+			}
 			if err := r.send(ctx, step.Action); err != nil {
 				return err
 			}
@@ -144,6 +152,9 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := CheckIdentity(r.report.Identity, r.options.Expected); err != nil {
 		return err
 	}
+	if err := RequireIdentity(r.report.Identity, r.options.Required); err != nil {
+		return err
+	}
 	if r.seen.Offered, err = r.machine.Actions(ctx); err != nil {
 		return err
 	}
@@ -154,6 +165,39 @@ func (r *run) prepare(ctx context.Context) error {
 	r.report.Before = r.seen.Power
 
 	return nil
+}
+
+// holds refuses to switch a machine off that is to be on in the end, when the time does not last until it can be switched
+// on.
+func (r *run) holds(ctx context.Context, action Action) error {
+	deadline, bounded := ctx.Deadline()
+	needs := r.options.Limits.Needs(action)
+	if !bounded || action.boots() || r.report.Intent.endsOff() || time.Until(deadline) >= needs {
+		return nil
+	}
+
+	return r.fail(Unsupported, fmt.Sprintf("nothing was sent: %s, and seeing it through takes up to %s, but the time is up in %s; give it "+
+		"more time", action, needs, max(0, time.Until(deadline)).Round(time.Second)))
+}
+
+// leftOff adds to an error that the machine was switched off, or may go off, where it was to be on in the end.
+func (r *run) leftOff(err error) error {
+	sent := r.report.Sent
+	if err == nil || r.options.DryRun || r.report.Intent.endsOff() || len(sent) == 0 {
+		return err
+	}
+	took := slices.ContainsFunc(sent, func(each Sent) bool { return each.Action != ActionOn })
+	if !took || sent[len(sent)-1].Action.boots() && r.report.Observed != PowerOff {
+		return err
+	}
+	failed := Error{Kind: KindOf(err), Op: "power intent " + string(r.report.Intent), Detail: err.Error(), Err: err}
+	if ours, ok := errors.AsType[*Error](err); ok {
+		failed = *ours
+	}
+	failed.LeftOff = true
+	failed.Detail += "; it was switched off, or may still go off, and nobody switches it on now: switch it on"
+
+	return &failed
 }
 
 func (r *run) fail(kind Kind, detail string) error {

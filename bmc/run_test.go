@@ -232,6 +232,34 @@ func TestRun(t *testing.T) {
 		"another machine by its serial number": {
 			intent: bmc.IntentOff, power: bmc.PowerOn, kind: bmc.Mismatch, options: bmc.RunOptions{Expected: bmc.Identity{Serial: "S2"}},
 		},
+		"a BMC that tells no UUID, where one was only learned": {
+			intent: bmc.IntentOff, power: bmc.PowerOn, change: func(l *liar) { l.identity = bmc.Identity{} },
+			options: bmc.RunOptions{Expected: bmc.Identity{UUID: "22222222-2222-4222-8222-222222222222", Serial: "S1"}},
+			acts:    []bmc.Action{bmc.ActionForceOff}, observed: bmc.PowerOff,
+		},
+		"a BMC that tells no UUID, where one is required": {
+			intent: bmc.IntentOff, power: bmc.PowerOn, kind: bmc.Mismatch, change: func(l *liar) { l.identity.UUID = "Not Settable" },
+			options: bmc.RunOptions{Required: bmc.Identity{UUID: "11111111-1111-4111-8111-111111111111"}},
+		},
+		"a BMC that tells no serial number, where one is required": {
+			intent: bmc.IntentOff, power: bmc.PowerOn, kind: bmc.Mismatch, change: func(l *liar) { l.identity.Serial = " " },
+			options: bmc.RunOptions{Required: bmc.Identity{UUID: "11111111-1111-4111-8111-111111111111", Serial: "S1"}},
+		},
+		"the power is unknown, and there is no restart": {
+			intent: bmc.IntentRestart, power: bmc.PowerUnknown, change: only(bmc.ActionOn, bmc.ActionForceOff),
+			kind: bmc.Unsupported, observed: bmc.PowerUnknown,
+		},
+		"the power is unknown, and it shall be cycled": {
+			intent: bmc.IntentCycle, power: bmc.PowerUnknown, change: only(bmc.ActionOn, bmc.ActionForceOff, bmc.ActionForceRestart),
+			kind: bmc.Unsupported, observed: bmc.PowerUnknown,
+		},
+		"the power changes for ever, and it shall be cycled": {
+			intent: bmc.IntentCycle, power: bmc.PowerTransition, change: only(bmc.ActionOn, bmc.ActionForceOff),
+			kind: bmc.NotFollowed, observed: bmc.PowerTransition,
+		},
+		"the power is unknown, and it is cycled in one": {
+			intent: bmc.IntentCycle, power: bmc.PowerUnknown, acts: []bmc.Action{bmc.ActionPowerCycle}, observed: bmc.PowerOn,
+		},
 		"the expected machine": {
 			intent: bmc.IntentOff, power: bmc.PowerOn, options: bmc.RunOptions{Expected: bmc.Identity{Serial: " s1 "}},
 			acts: []bmc.Action{bmc.ActionForceOff}, observed: bmc.PowerOff,
@@ -293,6 +321,100 @@ func TestAnInterruptedRunStopsAtOnceAndSaysWhatItSent(t *testing.T) {
 	}
 	if len(report.Sent) != 1 || l.reads != 1 {
 		t.Errorf("sent %v, %d readings", report.Sent, l.reads)
+	}
+}
+
+// A plan that has switched the machine off and does not come to its end says so.
+func TestAMachineThatIsLeftOffIsSaidToBe(t *testing.T) {
+	t.Parallel()
+	conflict := &bmc.Error{Kind: bmc.Conflict, Op: "sending", Detail: "not now"}
+	gone := &bmc.Error{Kind: bmc.Auth, Op: "reading", Detail: "401"}
+	for name, test := range map[string]struct {
+		intent  bmc.Intent
+		power   bmc.Power
+		change  func(l *liar)
+		stopped bool
+		want    bool
+	}{
+		"stopped after off":        {intent: bmc.IntentCycle, stopped: true, want: true},
+		"stopped after a shutdown": {intent: bmc.IntentSoftRestart, change: func(l *liar) { l.offered = noSoft() }, stopped: true, want: true},
+		"off is not seen in time":  {intent: bmc.IntentCycle, change: func(l *liar) { l.latency = time.Hour }, want: true},
+		"off cannot be seen":       {intent: bmc.IntentCycle, change: func(l *liar) { l.stuck = bmc.PowerUnknown }, want: true},
+		"On is refused": {
+			intent: bmc.IntentCycle, want: true,
+			change: func(l *liar) { l.refuses = append([]error{nil}, slices.Repeat([]error{conflict}, 50)...) },
+		},
+		"On is not heard":           {intent: bmc.IntentCycle, change: func(l *liar) { l.ignores = []bmc.Action{bmc.ActionOn} }, want: true},
+		"credentials are refused":   {intent: bmc.IntentCycle, change: func(l *liar) { l.unread = []error{nil, gone} }, want: true},
+		"it was to be off":          {intent: bmc.IntentOff, stopped: true},
+		"stopped after a restart":   {intent: bmc.IntentRestart, stopped: true},
+		"it was off, and stays off": {intent: bmc.IntentOn, power: bmc.PowerOff, change: func(l *liar) { l.ignores = everyAction() }},
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		l := newLiar(bmc.PowerOn)
+		if test.power != "" {
+			l.power = test.power
+		}
+		if test.change != nil {
+			test.change(l)
+		}
+		var machine bmc.Powered = l
+		options := bmc.RunOptions{Clock: jumping{l.clock}}
+		if test.stopped {
+			machine, options.Clock = stopping{l, stop}, l.clock
+		}
+		_, err := bmc.Run(ctx, machine, test.intent, options)
+		stop()
+		failed, ok := errors.AsType[*bmc.Error](err)
+		if !ok || failed.LeftOff != test.want || strings.Contains(err.Error(), "switch it on") != test.want ||
+			strings.Contains(failed.Advice(), "switch it on") != test.want {
+			t.Errorf("%s: %v, %+v", name, err, failed)
+		}
+	}
+}
+
+func noSoft() []bmc.Action { return []bmc.Action{bmc.ActionOn, bmc.ActionShutdown} }
+
+// Nothing is begun that the caller's time does not hold, and limits that the caller raises are kept.
+func TestTheTimeHoldsWhatIsBegun(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		intent  bmc.Intent
+		offered []bmc.Action
+		limits  bmc.Limits
+		time    time.Duration
+		kind    bmc.Kind
+	}{
+		"too short for a cycle": {intent: bmc.IntentCycle, offered: noRestart(), time: time.Minute, kind: bmc.Unsupported},
+		"enough for a cycle":    {intent: bmc.IntentCycle, offered: noRestart(), time: 5 * time.Minute},
+		"enough with lower limits": {
+			intent: bmc.IntentCycle, offered: noRestart(), limits: bmc.Limits{Off: 10 * time.Second}, time: 2 * time.Minute,
+		},
+		"too short for a shutdown": {intent: bmc.IntentSoftRestart, offered: noSoft(), time: 3 * time.Minute, kind: bmc.Unsupported},
+		"enough for a shutdown":    {intent: bmc.IntentSoftRestart, offered: noSoft(), time: 5 * time.Minute},
+		"too short with higher limits": {
+			intent: bmc.IntentSoftRestart, offered: noSoft(), limits: bmc.Limits{Shutdown: time.Hour}, time: 5 * time.Minute,
+			kind: bmc.Unsupported,
+		},
+		"off needs no time to be seen on": {intent: bmc.IntentOff, offered: noRestart(), time: time.Minute},
+		"nor does a restart":              {intent: bmc.IntentRestart, offered: allActions(), time: time.Minute},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), test.time)
+		l := newLiar(bmc.PowerOn)
+		l.offered = test.offered
+		report, err := bmc.Run(ctx, l, test.intent, bmc.RunOptions{Clock: jumping{l.clock}, Limits: test.limits})
+		cancel()
+		if bmc.KindOf(err) != test.kind || (test.kind != "" && len(l.acts)+len(report.Sent) > 0) {
+			t.Errorf("%s: %v, sent %v", name, err, l.acts)
+		}
+	}
+	l := newLiar(bmc.PowerOn)
+	l.offered, l.latency = noSoft(), 8*time.Minute
+	_, err := bmc.Run(t.Context(), l, bmc.IntentSoftRestart, bmc.RunOptions{
+		Clock: jumping{l.clock}, Limits: bmc.Limits{Shutdown: 10 * time.Minute, On: 10 * time.Minute},
+	})
+	if err != nil || len(l.acts) != 2 {
+		t.Errorf("%v, sent %v", err, l.acts)
 	}
 }
 

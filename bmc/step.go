@@ -56,7 +56,7 @@ type Limits struct {
 	// in metal3's images).
 	Off time.Duration
 	// Shutdown is how long an operating system may take to shut down. Default 180 s (baremetal-operator's
-	// softPowerOffTimeout).
+	// softPowerOffTimeout). It has no upper bound.
 	Shutdown time.Duration
 	// On is how long it may take to be on after On, or after a restart. Default 120 s.
 	On time.Duration
@@ -85,6 +85,18 @@ func (l Limits) withDefaults() Limits {
 	}
 
 	return l
+}
+
+// Needs is how long a machine may take from an action that takes its power away until it is told to be on again: a
+// caller who goes on with that must not stop before. It holds the time in which BMCs refuse On after off.
+func (l Limits) Needs(action Action) time.Duration {
+	l = l.withDefaults()
+	const refusing = refusedTries * refusedPause
+	if action == ActionShutdown {
+		return l.Shutdown + refusing
+	}
+
+	return l.Off + refusing
 }
 
 func (o Observation) offers(action Action) bool { return slices.Contains(o.Offered, action) }

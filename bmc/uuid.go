@@ -26,21 +26,79 @@ func SameUUID(a, b string) bool {
 	return string(first) == string(second) || string(swapped) == string(second)
 }
 
-// CheckIdentity gives an error of kind Mismatch when got is another machine than want. UUID and Serial count, where both
-// sides have one.
-func CheckIdentity(got, want Identity) error {
-	mismatch := func(what, got, want string) error {
-		return &Error{Kind: Mismatch, Op: "checking which machine answers", Detail: fmt.Sprintf("it has %s %q, not %q", what, got, want)}
-	}
-	first, second := strings.TrimSpace(got.Serial), strings.TrimSpace(want.Serial)
+// Likeness is what the identity that a BMC tells says about another one.
+type Likeness string
+
+// The likenesses.
+const (
+	// LikenessOther: it is another machine.
+	LikenessOther Likeness = "Other"
+	// LikenessSame: all that is expected is told, and equal.
+	LikenessSame Likeness = "Same"
+	// LikenessUnknown: nothing that is told speaks against it, and something that is expected is not told.
+	LikenessUnknown Likeness = "Unknown"
+	// LikenessNone: nothing is expected.
+	LikenessNone Likeness = "None"
+)
+
+// CompareIdentity compares UUID and Serial. why says in words what differs, or what the BMC does not tell; it is empty
+// with LikenessSame and LikenessNone. What is expected and is no UUID at all, is never the same.
+func CompareIdentity(got, want Identity) (likeness Likeness, why string) {
+	told, expected := strings.TrimSpace(got.Serial), strings.TrimSpace(want.Serial)
+	var untold []string
 	switch {
+	case want.UUID == "":
 	case !SameUUID(want.UUID, got.UUID):
-		return mismatch("UUID", got.UUID, want.UUID)
-	case first != "" && second != "" && !strings.EqualFold(first, second):
-		return mismatch("serial number", got.Serial, want.Serial)
-	default:
-		return nil
+		return LikenessOther, fmt.Sprintf("it has UUID %q, not %q", got.UUID, want.UUID)
+	case uuidOf(want.UUID) == nil:
+		untold = append(untold, fmt.Sprintf("%q is no UUID that a machine can have", want.UUID))
+	case uuidOf(got.UUID) == nil:
+		untold = append(untold, fmt.Sprintf("the BMC tells no UUID, and %q is expected", want.UUID))
 	}
+	switch {
+	case expected == "":
+	case told == "":
+		untold = append(untold, fmt.Sprintf("the BMC tells no serial number, and %q is expected", expected))
+	case !strings.EqualFold(told, expected):
+		return LikenessOther, fmt.Sprintf("it has serial number %q, not %q", got.Serial, want.Serial)
+	}
+	switch {
+	case len(untold) > 0:
+		return LikenessUnknown, strings.Join(untold, "; ")
+	case want.UUID == "" && expected == "":
+		return LikenessNone, ""
+	default:
+		return LikenessSame, ""
+	}
+}
+
+const opIdentity = "checking which machine answers"
+
+// CheckIdentity gives an error of kind Mismatch when got is another machine than want. UUID and Serial count, where both
+// sides have one. It is for what was learned of the machine, such as from its BareMetalHost; see RequireIdentity.
+func CheckIdentity(got, want Identity) error {
+	if likeness, why := CompareIdentity(got, want); likeness == LikenessOther {
+		return &Error{Kind: Mismatch, Op: opIdentity, Detail: why}
+	}
+
+	return nil
+}
+
+// RequireIdentity is CheckIdentity for what a person asked for: it refuses with kind Mismatch, too, what cannot be shown,
+// since the BMC does not tell it.
+func RequireIdentity(got, want Identity) error {
+	switch likeness, why := CompareIdentity(got, want); likeness {
+	case LikenessOther:
+		return &Error{Kind: Mismatch, Op: opIdentity, Detail: why}
+	case LikenessUnknown:
+		return &Error{
+			Kind: Mismatch, Op: opIdentity,
+			Detail: why + "; it cannot be shown that it is the expected machine: do not ask for it, or look at the machine itself",
+		}
+	case LikenessSame, LikenessNone:
+	}
+
+	return nil
 }
 
 func uuidOf(text string) []byte {
