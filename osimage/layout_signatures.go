@@ -131,6 +131,10 @@ func (l layoutSignatures) index() (*v1.IndexManifest, error) {
 
 // read reads a manifest. Whether it has its digest is the caller's to check.
 func (l layoutSignatures) read(digest v1.Hash) ([]byte, error) {
+	if digest.Hex == "" {
+		return nil, fmt.Errorf("%w: an entry of %s has no digest", trust.ErrNotFound, l.dir)
+	}
+
 	data, err := readBounded(blobPath(l.dir, digest.String()))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s has no blob %s", trust.ErrNotFound, l.dir, digest)

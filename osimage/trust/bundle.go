@@ -110,6 +110,12 @@ func (s *search) referrer(ctx context.Context, digest v1.Hash, referrer v1.Descr
 		return nil
 	}
 
+	if referrer.Digest.Algorithm != "sha256" {
+		s.note(refused(ErrMalformed, noDigest))
+
+		return nil
+	}
+
 	manifest, problem, err := s.manifest(ctx, referrer.Digest.String())
 
 	switch {

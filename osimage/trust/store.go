@@ -124,9 +124,16 @@ func DigestOf(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
+// noDigest is what is wrong with a descriptor that names nothing.
+const noDigest = "it is not named by a SHA-256 digest"
+
 // readBlob reads a blob and makes sure that it is what the descriptor says. Problems with it are told in words: the
 // second result. An error means that the store failed.
 func readBlob(ctx context.Context, store Store, blob v1.Descriptor) (data []byte, problem string, err error) {
+	if blob.Digest.Algorithm != "sha256" {
+		return nil, noDigest, nil
+	}
+
 	if blob.Size < 0 || blob.Size > MaxBlob {
 		return nil, fmt.Sprintf("it has %d bytes, at most %d are read", blob.Size, MaxBlob), nil
 	}

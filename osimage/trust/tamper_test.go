@@ -245,6 +245,16 @@ func tamperings() []tampering {
 				Annotations: map[string]string{trust.SignatureAnnotation: "AAAA"},
 			})
 		}, trust.ErrMalformed, "-1 bytes"},
+		{"payload without a digest", func(s scene) {
+			putLayer(s.t, s.image.store, s.image.digest(), v1.Descriptor{
+				MediaType: trust.SimpleSigningType, Size: 2,
+				Annotations: map[string]string{trust.SignatureAnnotation: "AAAA"},
+			})
+			replaceText(s.image.store, `"digest":":"`, `"nothing":":"`)
+		}, trust.ErrMalformed, "not named by a SHA-256"},
+		{"referrer without a digest", func(s scene) {
+			s.image.store.Refers[s.image.digest()] = []v1.Descriptor{{ArtifactType: trust.BundleType}}
+		}, trust.ErrMalformed, "not named by a SHA-256"},
 		{"tag that is no manifest", func(s scene) {
 			s.image.store.Put(trust.SignatureTag(s.image.digest()), []byte("hello"), types.OCIManifestSchema1)
 		}, trust.ErrMalformed, ".sig: its manifest cannot be read"},
@@ -407,6 +417,14 @@ func hexToBase64(tb testing.TB, text string) string {
 	trusttest.Must(tb, err)
 
 	return base64.StdEncoding.EncodeToString(data)
+}
+
+// replaceText changes the texts of manifests.
+func replaceText(store *trusttest.Store, old, replacement string) {
+	for digest, manifest := range store.Manifests {
+		manifest.Bytes = []byte(strings.Replace(string(manifest.Bytes), old, replacement, 1))
+		store.Manifests[digest] = manifest
+	}
 }
 
 // replaceBlobs puts other bytes under all digests.
