@@ -162,7 +162,8 @@ func flatcarDisk(t *testing.T) (path, rootHash string) {
 
 	dir := t.TempDir()
 	usr := save(t, "usr", nil)
-	release := "ID=flatcar\nVERSION=4459.2.1\nVERSION_ID=4459.2.1\nFLATCAR_BOARD=amd64-usr\n"
+	release := "ID=flatcar\nPRETTY_NAME=\"Flatcar Container Linux 4459.2.1\"\nVERSION=4459.2.1\nVERSION_ID=4459.2.1\n" +
+		"FLATCAR_BOARD=amd64-usr\n"
 
 	err := errors.Join(os.Truncate(usr, size), os.Mkdir(filepath.Join(dir, "lib"), 0o700),
 		os.WriteFile(filepath.Join(dir, "lib/os-release"), []byte(release), 0o600))
@@ -183,6 +184,9 @@ func flatcarDisk(t *testing.T) (path, rootHash string) {
 	binary.LittleEndian.PutUint32(kernel[0x3c:], 0x80)
 	copy(kernel[0x40:], rootHash)
 	copy(kernel[0x80:], "PE\x00\x00\x64\x86")
+	copy(kernel[0x202:], "HdrS")
+	binary.LittleEndian.PutUint16(kernel[0x20e:], 0x3000)
+	copy(kernel[0x3200:], "6.12.54-flatcar (build@pony) #1 SMP\x00")
 
 	path = saveDisk(t, "/flatcar/vmlinuz-a", kernel, &gpt.Partition{
 		Index: 3, Name: "USR-A", Type: typeFlatcarUSR, GUID: "7130c94a-213a-4e5a-8e26-6cce9662f132", Start: 8 * 2048, End: 16*2048 - 1,
@@ -193,18 +197,17 @@ func flatcarDisk(t *testing.T) (path, rootHash string) {
 }
 
 // inspectImage reads back what was imported.
-func inspectImage(t *testing.T, folder string) osimage.Config {
+func inspectImage(t *testing.T, image string, flags ...string) inspection {
 	t.Helper()
 
-	var inspected struct {
-		Config osimage.Config `json:"config"`
-	}
+	out := mustRun(t, append([]string{"image", "inspect", image, "-o", "json"}, flags...)...)
 
-	if err := json.Unmarshal([]byte(mustRun(t, "image", "inspect", folder, "-o", "json")), &inspected); err != nil {
+	var inspected inspection
+	if err := json.Unmarshal([]byte(out), &inspected); err != nil {
 		t.Fatal(err)
 	}
 
-	return inspected.Config
+	return inspected
 }
 
 func TestImageImport(t *testing.T) {
@@ -218,6 +221,7 @@ func TestImageImport(t *testing.T) {
 		flags        []string
 		want         osimage.Config
 		roles, note  string
+		inside       inside
 	}{
 		{
 			"gardenlinux", save(t, "gl.uki", gardenUKI()),
@@ -225,17 +229,26 @@ func TestImageImport(t *testing.T) {
 			osimage.Config{Name: "gardenlinux", Version: "1877.3", Scheme: "uki", MinSourceVersion: "1800"},
 			"uki",
 			"flavour baremetal_usi-amd64-1877.3",
+			inside{
+				System: "Garden Linux 1877.3", SystemVersion: "1877.3", Flavour: "baremetal_usi-amd64-1877.3", Kernel: "6.12.40-amd64",
+				SecureBoot: "not signed",
+			},
 		},
 		{
 			"disk", discoverable,
 			[]string{"--name", "labos", "--version", "1.2.0"},
 			osimage.Config{Name: "labos", Version: "1.2.0", Scheme: "dps", RootHash: discoverableHash},
 			"usr usr-verity uki", "no boot loader",
+			inside{
+				System: "lab", SystemVersion: "1.2.0", Kernel: "6.12.38-test", SecureBoot: "not signed",
+				CommandLine: "usrhash=" + discoverableHash + " panic=5",
+			},
 		},
 		{
 			"flatcar-disk", flatcar, nil,
 			osimage.Config{Name: "flatcar", Version: "4459.2.1", Scheme: "gptprio", RootHash: flatcarHash},
 			"usr kernel", "/usr",
+			inside{System: "Flatcar Container Linux 4459.2.1", SystemVersion: "4459.2.1", Kernel: "6.12.54-flatcar"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -264,11 +277,16 @@ func TestImageImport(t *testing.T) {
 				}
 			}
 
-			config := inspectImage(t, first)
+			inspected := inspectImage(t, first)
+			config := inspected.Config
 			roles := make([]string, 0, len(config.Contents))
 
 			for _, content := range config.Contents {
 				roles = append(roles, string(content.Role))
+			}
+
+			if inspected.Inside != test.inside {
+				t.Errorf("inside is %+v, want %+v", inspected.Inside, test.inside)
 			}
 
 			test.want.Architecture = "amd64"
@@ -417,9 +435,9 @@ func TestImageImportFromRegistry(t *testing.T) {
 	}
 
 	// It is read as it is, too.
-	text := mustRun(t, "image", "inspect", repository+":1877.3", "--cname", "baremetal_usi", "--arch", "amd64", "--ca-file", caFile)
-	if !strings.Contains(text, "gardenlinux") {
-		t.Errorf("inspect printed\n%s", text)
+	seen := inspectImage(t, repository+":1877.3", "--cname", "baremetal_usi", "--arch", "amd64", "--ca-file", caFile)
+	if seen.Config.Name != "gardenlinux" || seen.Inside.Kernel != "6.12.40-amd64" || seen.Signatures != (signatureCount{}) {
+		t.Errorf("inspect printed %+v", seen)
 	}
 
 	// The file itself gives the same image.

@@ -1,13 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"io"
-
-	"github.com/spf13/cobra"
-
-	"github.com/stayput-dev/stayput/osimage"
-)
+import "github.com/spf13/cobra"
 
 func newImagePushCommand() *cobra.Command {
 	var registry registryFlags
@@ -82,70 +75,4 @@ Every digest is verified. Calling it again after a failure goes on where it stop
 	registry.addArchitecture(command.Flags())
 
 	return command
-}
-
-func newImageInspectCommand() *cobra.Command {
-	var (
-		registry registryFlags
-		output   outputFormat
-	)
-
-	command := &cobra.Command{
-		Use:   "inspect IMAGE",
-		Short: "Show what an image is and holds",
-		Example: `  stayput image inspect registry.example/os/node:1.1.0
-  stayput image inspect ./image -o json`,
-		Args: takes(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			image, err := registry.open(cmd, args[0])
-			if err != nil {
-				return err
-			}
-
-			return printAs(cmd.OutOrStdout(), output, struct {
-				Reference string         `json:"reference"`
-				Digest    string         `json:"digest"`
-				Config    osimage.Config `json:"config"`
-			}{image.Reference(), image.Digest(), image.Config()}, func(out io.Writer) {
-				describeImage(out, image)
-			})
-		},
-	}
-	registry.add(command.Flags())
-	registry.addArchitecture(command.Flags())
-	addOutputFlag(command.Flags(), &output)
-
-	return command
-}
-
-// describeImage writes tab-separated columns; the table's Flush reports errors.
-func describeImage(out io.Writer, image *osimage.Image) {
-	config := image.Config()
-
-	for _, line := range [][2]string{
-		{"Reference", image.Reference()},
-		{"Name", config.Name},
-		{"Version", config.Version},
-		{"Architecture", config.Architecture},
-		{"Scheme", config.Scheme},
-		{"Minimum source", orAny(config.MinSourceVersion)},
-		{"Root hash", config.RootHash},
-	} {
-		_, _ = fmt.Fprintf(out, "%s:\t%s\n", line[0], line[1])
-	}
-
-	_, _ = fmt.Fprintf(out, "\nROLE\tSIZE MiB\tLAYER MiB\tRAW DIGEST\n")
-
-	for _, content := range config.Contents {
-		_, _ = fmt.Fprintf(out, "%s\t%.1f\t%.1f\t%s\n", content.Role,
-			float64(content.RawSize)/mebibyte, float64(content.Size)/mebibyte, content.RawDigest)
-	}
-}
-
-func orAny(version string) string {
-	if version == "" {
-		return "any"
-	}
-
-	return version
 }
