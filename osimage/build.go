@@ -1,20 +1,27 @@
 package osimage
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 
-	seekable "github.com/SaveTheRbtz/zstd-seekable-format-go/pkg"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/klauspost/compress/zstd"
+
+	"github.com/stayput-dev/stayput/osimage/chunk"
 )
+
+// titleAnnotation is the file name of a layer (OCI image-spec, annotations).
+const titleAnnotation = "org.opencontainers.image.title"
+
+// maxEncoders bounds the goroutines that compress, and with them the memory: see chunk.Options.
+const maxEncoders = 2
 
 // BuildSpec says what an image is made of.
 type BuildSpec struct {
@@ -163,74 +170,57 @@ func addContent(
 		return Content{}, fmt.Errorf("making a blob: %w", err)
 	}
 
-	content, err = compress(ctx, input, output, func(done int64) {
+	result, err := compress(ctx, input, output, from.Size, func(done int64) {
 		if progress != nil {
 			progress(role, done, from.Size)
 		}
 	})
-	if err == nil && content.RawSize != from.Size {
-		err = truncated(from.Name, "input", content.RawSize, from.Size)
+	if err == nil && result.RawSize != from.Size {
+		err = truncated(from.Name, "input", result.RawSize, from.Size)
 	}
 
 	if err != nil {
 		return Content{}, errors.Join(err, output.Close(), os.Remove(output.Name()))
 	}
 
-	content.Role = role
-
-	if err := target.keep(output, blobPath(target.dir, content.Digest)); err != nil {
+	if err := target.keep(output, blobPath(target.dir, result.Digest)); err != nil {
 		return Content{}, fmt.Errorf("keeping the blob: %w", err)
 	}
+
+	content = Content{
+		Role: role, Digest: result.Digest, Size: result.Size, RawDigest: result.RawDigest, RawSize: result.RawSize,
+	}
+
+	if result.Index == nil {
+		return content, nil
+	}
+
+	digest, err := target.writeBlob(result.Index)
+	if err != nil {
+		return Content{}, err
+	}
+
+	content.ChunkIndex = &ChunkIndex{Digest: digest.String(), Size: int64(len(result.Index))}
 
 	return content, nil
 }
 
-// compress writes input as zstd frames of frameSize raw bytes, followed by the seek table.
-func compress(ctx context.Context, input io.Reader, output io.Writer, progress func(done int64)) (Content, error) {
-	// One encoder and one frame at a time bound the memory; the result does not depend on the number of processors.
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault),
-		zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(frameSize))
-	if err != nil {
-		return Content{}, fmt.Errorf("starting the zstd encoder: %w", err)
+// compress makes a layer and its chunk index. An input that is longer than its size is read one byte further only.
+func compress(
+	ctx context.Context, input io.Reader, output io.Writer, size int64, progress func(done int64),
+) (chunk.Result, error) {
+	head := make([]byte, min(size, chunk.HeadSize))
+
+	count, err := io.ReadFull(input, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return chunk.Result{}, fmt.Errorf("reading it: %w", err)
 	}
 
-	layer := &countingHash{hash: sha256.New()}
-	raw := &countingHash{hash: sha256.New()}
+	head = head[:count]
 
-	writer, err := seekable.NewWriter(io.MultiWriter(output, layer), encoder)
-	if err != nil {
-		return Content{}, fmt.Errorf("starting the zstd encoder: %w", err)
-	}
-
-	buffer := make([]byte, frameSize)
-
-	for ctx.Err() == nil {
-		count, err := io.ReadFull(input, buffer)
-		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-			return Content{}, fmt.Errorf("reading it: %w", err)
-		}
-
-		// A hash never returns an error.
-		_, _ = raw.Write(buffer[:count])
-
-		if _, err := writer.Write(buffer[:count]); err != nil {
-			return Content{}, fmt.Errorf("writing the blob: %w", err)
-		}
-
-		progress(raw.count)
-
-		if err != nil {
-			break
-		}
-	}
-
-	if err := errors.Join(context.Cause(ctx), writer.Close(), encoder.Close()); err != nil {
-		return Content{}, fmt.Errorf("writing the blob: %w", err)
-	}
-
-	return Content{
-		Digest: digestOf(layer.hash), Size: layer.count, RawDigest: digestOf(raw.hash), RawSize: raw.count,
-	}, nil
+	return chunk.Encode(ctx, io.LimitReader(io.MultiReader(bytes.NewReader(head), input), size+1), output, chunk.Options{
+		Params: chunk.ParamsFor(head, size), Concurrency: min(runtime.GOMAXPROCS(0), maxEncoders), Progress: progress,
+	})
 }
 
 // addManifest writes config and manifest and names the image in the index.
@@ -249,21 +239,23 @@ func addManifest(target *folder, config Config) (v1.Hash, error) {
 		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: ArtifactType,
 		Config: v1.Descriptor{MediaType: ConfigMediaType, Digest: digest, Size: int64(len(data))},
 		Annotations: map[string]string{
-			"org.opencontainers.image.title":   config.Name,
+			titleAnnotation:                    config.Name,
 			"org.opencontainers.image.version": config.Version,
 		},
 	}
 
-	for _, content := range config.Contents {
-		hash, err := v1.NewHash(content.Digest)
+	image := Image{config: config}
+
+	for _, layer := range image.layers() {
+		hash, err := v1.NewHash(layer.blob.digest)
 		if err != nil {
 			return v1.Hash{}, fmt.Errorf("writing the manifest: %w", err)
 		}
 
 		manifest.Layers = append(manifest.Layers, v1.Descriptor{
-			MediaType: LayerMediaType, Digest: hash, Size: content.Size,
+			MediaType: types.MediaType(layer.mediaType), Digest: hash, Size: layer.blob.size,
 			// The title is the file name that generic tools give the layer.
-			Annotations: map[string]string{"org.opencontainers.image.title": fmt.Sprintf("%s.%s.zst", config.Label(), content.Role)},
+			Annotations: map[string]string{titleAnnotation: layer.title},
 		})
 	}
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/stayput-dev/stayput/osimage/chunk"
 )
 
 // The slot schemes: how a machine keeps two versions of an image.
@@ -195,6 +197,13 @@ func (c Content) validate() error {
 		return invalidField("contents.size", strconv.FormatInt(c.Size, 10), "a number of bytes above 0")
 	case c.RawSize <= 0:
 		return invalidField("contents.rawSize", strconv.FormatInt(c.RawSize, 10), "a number of bytes above 0")
+	case c.ChunkIndex == nil:
+		return nil
+	case !digestPattern.MatchString(c.ChunkIndex.Digest):
+		return invalidField("contents.chunkIndex.digest", c.ChunkIndex.Digest, "sha256: and 64 lower-case hexadecimal digits")
+	case c.ChunkIndex.Size <= 0 || c.ChunkIndex.Size > chunk.MaxIndex:
+		return invalidField("contents.chunkIndex.size", strconv.FormatInt(c.ChunkIndex.Size, 10),
+			fmt.Sprintf("a number of bytes from 1 to %d", chunk.MaxIndex))
 	default:
 		return nil
 	}

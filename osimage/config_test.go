@@ -20,6 +20,10 @@ func contentOf(role osimage.Role) osimage.Content {
 	return osimage.Content{Role: role, Digest: digestOfDigit("a"), Size: 10, RawDigest: digestOfDigit("b"), RawSize: 20}
 }
 
+func index(size int64) *osimage.ChunkIndex {
+	return &osimage.ChunkIndex{Digest: digestOfDigit("c"), Size: size}
+}
+
 func flatcar(config *osimage.Config) {
 	config.Scheme = osimage.SchemeGPTPrio
 	config.Contents = []osimage.Content{contentOf(osimage.RoleUSR), contentOf(osimage.RoleKernel)}
@@ -82,6 +86,10 @@ func TestValidate(t *testing.T) {
 		"usr with a root's tree": {func(c *osimage.Config) { c.Contents[1].Role = osimage.RoleRootVerity }, "together"},
 		"digest of another kind": {func(c *osimage.Config) { c.Contents[0].Digest = "md5:00" }, "digest"},
 		"no raw digest":          {func(c *osimage.Config) { c.Contents[0].RawDigest = "" }, "rawDigest"},
+		"a chunk index":          {func(c *osimage.Config) { c.Contents[0].ChunkIndex = index(1) }, ""},
+		"an empty chunk index":   {func(c *osimage.Config) { c.Contents[0].ChunkIndex = index(0) }, "chunkIndex.size"},
+		"a huge chunk index":     {func(c *osimage.Config) { c.Contents[0].ChunkIndex = index(1 << 30) }, "chunkIndex.size"},
+		"an index without name":  {func(c *osimage.Config) { c.Contents[0].ChunkIndex = &osimage.ChunkIndex{Size: 1} }, "chunkIndex.digest"},
 		"no size":                {func(c *osimage.Config) { c.Contents[0].Size = 0 }, "size"},
 		"negative raw size":      {func(c *osimage.Config) { c.Contents[0].RawSize = -1 }, "rawSize"},
 		"root image with its tree": {func(c *osimage.Config) {

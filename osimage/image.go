@@ -122,6 +122,13 @@ func (i *Image) blobOf(content Content) blob {
 	return blob{digest: content.Digest, size: content.Size, subject: fmt.Sprintf("%s of %s", content.Role, i.reference)}
 }
 
+func (i *Image) indexBlobOf(content Content) blob {
+	return blob{
+		digest: content.ChunkIndex.Digest, size: content.ChunkIndex.Size,
+		subject: fmt.Sprintf("chunk index of %s of %s", content.Role, i.reference),
+	}
+}
+
 type eofReader struct{}
 
 func (eofReader) Read([]byte) (int, error) {

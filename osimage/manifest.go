@@ -33,7 +33,7 @@ func (i *Image) load(ctx context.Context, kinds []Foreign) error {
 		return fmt.Errorf("reading the config of %s: %w", i.reference, err)
 	}
 
-	return matchLayers(i.reference, i.config, manifest)
+	return i.matchLayers(manifest)
 }
 
 func configBlob(reference string, manifest *v1.Manifest) blob {
@@ -61,23 +61,48 @@ func parseManifest(subject string, data []byte) (*v1.Manifest, error) {
 	}
 }
 
-// matchLayers makes sure that the config's contents are the manifest's layers, in the same order.
-func matchLayers(subject string, config Config, manifest *v1.Manifest) error {
-	if len(config.Contents) != len(manifest.Layers) {
-		return notAnImage(subject, fmt.Sprintf("the config has %d contents, the manifest %d layers",
-			len(config.Contents), len(manifest.Layers)), nil)
+// layer is what the config says about a layer of the manifest.
+type layer struct {
+	mediaType string
+	blob      blob
+	// title is the file name that generic tools give it.
+	title string
+}
+
+// layers are what the manifest must have: the contents, then their chunk indexes, both in the config's order.
+func (i *Image) layers() []layer {
+	var contents, indexes []layer
+
+	for _, content := range i.config.Contents {
+		title := fmt.Sprintf("%s.%s", i.config.Label(), content.Role)
+		contents = append(contents, layer{LayerMediaType, i.blobOf(content), title + ".zst"})
+
+		if content.ChunkIndex != nil {
+			indexes = append(indexes, layer{IndexMediaType, i.indexBlobOf(content), title + ".chunks"})
+		}
 	}
 
-	for index, content := range config.Contents {
-		layer := manifest.Layers[index]
+	return append(contents, indexes...)
+}
+
+// matchLayers makes sure that the manifest's layers are those of the config.
+func (i *Image) matchLayers(manifest *v1.Manifest) error {
+	wanted := i.layers()
+	if len(wanted) != len(manifest.Layers) {
+		return notAnImage(i.reference, fmt.Sprintf("the config has %d contents and chunk indexes, the manifest %d layers",
+			len(wanted), len(manifest.Layers)), nil)
+	}
+
+	for index, want := range wanted {
+		got := manifest.Layers[index]
 
 		switch {
-		case layer.MediaType != LayerMediaType:
-			return notAnImage(subject,
-				fmt.Sprintf("layer %d has the media type %q, want %q", index, layer.MediaType, LayerMediaType), nil)
-		case layer.Digest.String() != content.Digest || layer.Size != content.Size:
-			return notAnImage(subject, fmt.Sprintf("layer %d is %s with %d bytes, the config says %s with %d bytes",
-				index, layer.Digest, layer.Size, content.Digest, content.Size), nil)
+		case string(got.MediaType) != want.mediaType:
+			return notAnImage(i.reference,
+				fmt.Sprintf("layer %d has the media type %q, want %q", index, got.MediaType, want.mediaType), nil)
+		case got.Digest.String() != want.blob.digest || got.Size != want.blob.size:
+			return notAnImage(i.reference, fmt.Sprintf("layer %d is %s with %d bytes, the config says %s with %d bytes",
+				index, got.Digest, got.Size, want.blob.digest, want.blob.size), nil)
 		}
 	}
 

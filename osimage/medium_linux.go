@@ -22,6 +22,8 @@ const (
 	flushWindow = 16 << 20
 	// readBackSize is how much is read back at once: past the cache each read waits for the medium.
 	readBackSize = 4 << 20
+	// blkZeroOut is BLKZEROOUT of linux/fs.h.
+	blkZeroOut = 0x127f
 )
 
 // descriptor is a target that is a file or a device of the kernel's: an *os.File, or what has one inside.
@@ -85,6 +87,26 @@ func (f *flusher) wrote(position, count int64) {
 	// This only spreads the work; the Sync before reading back is what counts and reports errors.
 	_ = unix.SyncFileRange(int(f.file.Fd()), f.from, f.until-f.from, unix.SYNC_FILE_RANGE_WRITE)
 	f.from = f.until
+}
+
+// zeroOut lets a block device make zeros, which can be faster than writing them, and tells it that the blocks hold nothing.
+// It returns false when that cannot be: then they have to be written.
+func zeroOut(target Target, position, count int64) bool {
+	file, ok := target.(descriptor)
+	if !ok || position%directAlignment != 0 || count%directAlignment != 0 {
+		return false
+	}
+
+	info, err := file.Stat()
+	if err != nil || info.Mode()&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
+		return false
+	}
+
+	extent := [2]uint64{uint64(position), uint64(count)} //nolint:gosec // Never negative.
+	//nolint:gosec // The ioctl wants a pointer to start and length .
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), blkZeroOut, uintptr(unsafe.Pointer(&extent)))
+
+	return errno == 0
 }
 
 // readBack reads a content from its medium while it is still being written, and hashes it.

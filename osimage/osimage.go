@@ -5,6 +5,7 @@ const (
 	ArtifactType    = "application/vnd.stayput.os.image.v1"
 	ConfigMediaType = "application/vnd.stayput.os.config.v1+json"
 	LayerMediaType  = "application/vnd.stayput.os.content.v1+zstd"
+	IndexMediaType  = "application/vnd.stayput.os.chunks.v1"
 )
 
 // Role says what a content is for.
@@ -52,6 +53,16 @@ type Content struct {
 	// RawDigest and RawSize are those of the raw bytes, "sha256:…".
 	RawDigest string `json:"rawDigest"`
 	RawSize   int64  `json:"rawSize"`
+	// ChunkIndex names the layer that says of which chunks the content is made, nil when there is none: then an update
+	// fetches all of it.
+	ChunkIndex *ChunkIndex `json:"chunkIndex,omitempty"`
+}
+
+// ChunkIndex names a chunk index (package chunk).
+type ChunkIndex struct {
+	// Digest and Size are the layer's.
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
 }
 
 // Content returns the content of a role.

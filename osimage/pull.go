@@ -33,14 +33,14 @@ func (c *Client) Pull(
 	defer func() { err = errors.Join(err, target.close()) }()
 
 	var done, total int64
-	for _, content := range image.config.Contents {
-		total += content.Size
+	for _, layer := range image.layers() {
+		total += layer.blob.size
 	}
 
-	for _, content := range image.config.Contents {
+	for _, layer := range image.layers() {
 		before := done
 
-		if err := image.pullLayer(ctx, dir, content, func(n int64) {
+		if err := image.pullLayer(ctx, dir, layer.blob, func(n int64) {
 			if progress != nil {
 				progress(before+n, total)
 			}
@@ -48,7 +48,7 @@ func (c *Client) Pull(
 			return nil, fmt.Errorf("pulling the image: %w", err) // the cause names the layer, or a file of the folder
 		}
 
-		done += content.Size
+		done += layer.blob.size
 	}
 
 	manifest, err := parseManifest(image.reference, image.manifest)
@@ -73,16 +73,16 @@ func (c *Client) Pull(
 }
 
 // pullLayer copies one layer to a file beside its final name, and renames it when its digest is right.
-func (i *Image) pullLayer(ctx context.Context, dir string, content Content, progress func(int64)) (err error) {
-	final := blobPath(dir, content.Digest)
+func (i *Image) pullLayer(ctx context.Context, dir string, source blob, progress func(int64)) (err error) {
+	final := blobPath(dir, source.digest)
 
-	if digest, err := digestOfFile(ctx, final); err == nil && digest == content.Digest {
-		progress(content.Size)
+	if digest, err := digestOfFile(ctx, final); err == nil && digest == source.digest {
+		progress(source.size)
 
 		return nil
 	}
 
-	partial := filepath.Join(filepath.Dir(final), ".partial-"+strings.TrimPrefix(content.Digest, "sha256:"))
+	partial := filepath.Join(filepath.Dir(final), ".partial-"+strings.TrimPrefix(source.digest, "sha256:"))
 
 	file, err := os.OpenFile(partial, os.O_RDWR|os.O_CREATE, blobMode)
 	if err != nil {
@@ -92,8 +92,8 @@ func (i *Image) pullLayer(ctx context.Context, dir string, content Content, prog
 	defer func() { err = errors.Join(err, file.Close()) }()
 
 	// A crash can leave more than was written.
-	if info, err := file.Stat(); err == nil && info.Size() > content.Size {
-		if err := file.Truncate(content.Size); err != nil {
+	if info, err := file.Stat(); err == nil && info.Size() > source.size {
+		if err := file.Truncate(source.size); err != nil {
 			return fmt.Errorf("cutting %s: %w", partial, err)
 		}
 	}
@@ -104,16 +104,16 @@ func (i *Image) pullLayer(ctx context.Context, dir string, content Content, prog
 		return fmt.Errorf("reading %s: %w", partial, err)
 	}
 
-	if err := i.appendLayer(ctx, file, content, sum, progress); err != nil {
+	if err := i.appendLayer(ctx, file, source, sum, progress); err != nil {
 		return err
 	}
 
-	if got := digestOf(sum.hash); got != content.Digest {
+	if got := digestOf(sum.hash); got != source.digest {
 		if err := os.Remove(partial); err != nil || !i.DistrustMirrors() {
-			return errors.Join(wrongDigest(i.blobOf(content).subject, "layer", got, content.Digest), err)
+			return errors.Join(wrongDigest(source.subject, "layer", got, source.digest), err)
 		}
 
-		return i.pullLayer(ctx, dir, content, progress)
+		return i.pullLayer(ctx, dir, source, progress)
 	}
 
 	if err := RenameFile(file, final); err != nil {
@@ -157,18 +157,18 @@ func (f readerFunc) Read(buffer []byte) (int, error) { return f(buffer) }
 
 // appendLayer fetches what is missing at the end of the file. A place without ranges is read from its start.
 func (i *Image) appendLayer(
-	ctx context.Context, file *os.File, content Content, sum *countingHash, progress func(int64),
+	ctx context.Context, file *os.File, source blob, sum *countingHash, progress func(int64),
 ) error {
-	if sum.count == content.Size {
+	if sum.count == source.size {
 		return nil
 	}
 
-	body, err := i.blobs.open(ctx, i.blobOf(content), sum.count, content.Size)
+	body, err := i.blobs.open(ctx, source, sum.count, source.size)
 	if errors.Is(err, errNoRanges) {
 		sum.hash.Reset()
 		sum.count = 0
 
-		body, err = i.blobs.open(ctx, i.blobOf(content), 0, content.Size)
+		body, err = i.blobs.open(ctx, source, 0, source.size)
 	}
 
 	if err != nil {

@@ -44,7 +44,7 @@ func (u *uploaded) RawConfigFile() ([]byte, error)      { return u.config, nil }
 func (u *uploaded) LayerByDigest(digest v1.Hash) (partial.CompressedLayer, error) {
 	for index, layer := range u.manifest.Layers {
 		if layer.Digest == digest {
-			source := u.image.blobOf(u.image.config.Contents[index])
+			source := u.image.layers()[index].blob
 
 			return &uploadedLayer{blobs: u.image.blobs, blob: source, path: blobPath(u.dir, source.digest), descriptor: layer}, nil
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // Target is a medium: a block device, a partition, a file. An *os.File is one, and is treated best: its size is known,
@@ -26,13 +24,16 @@ type WriteOptions struct {
 	Offset int64
 	// Room is the number of bytes that may be written. 0 means the target's end, when it has one: a block device.
 	Room int64
-	// Resume keeps what is on the target already. That is found by reading the target and comparing it with the frame
-	// checksums of the layer, so nothing needs to be remembered. Without it all is written.
+	// Seeds are where bytes of the content may be found that then need not be fetched, such as the running slot. They must
+	// not change meanwhile. It takes a content with a chunk index.
+	Seeds []Seed
+	// Resume makes a seed of what is on the target already: what is where it shall be is kept, what is elsewhere is moved.
+	// That is found by reading the target, so nothing needs to be remembered.
 	Resume bool
 	// Sparse leaves out blocks of zeros: only for a target that reads as zeros where nothing was written.
 	Sparse bool
 	// Start is how many of the content's first bytes an earlier call has written, as Synced told. They are not fetched
-	// again, but read back like all others.
+	// again, but read back like all others. It does what Resume does where there is a chunk index.
 	Start int64
 	// Synced, when set, is called each time more of the content is on the medium for good, with the number of its first
 	// bytes that are. After an error of it Write ends.
@@ -42,11 +43,26 @@ type WriteOptions struct {
 	SyncEvery int64
 	// Progress, when set, is called with the raw bytes written so far, those that were kept included.
 	Progress func(done int64)
+	// Planned, when set, is called once it is known what will be fetched.
+	Planned func(plan Planned)
 }
 
-// framed is a Source that knows the checksums of its frames.
-type framed interface {
-	Frames(ctx context.Context, role Role) ([]Frame, error)
+// Seed is an older content at hand.
+type Seed struct {
+	// Name names it in errors, such as a path.
+	Name string
+	// Reader gives its bytes, Size is how many there are.
+	Reader io.ReaderAt
+	Size   int64
+}
+
+// Planned says how a content will be written.
+type Planned struct {
+	// Fetch is the number of bytes of the layer that will be fetched, in so many Requests.
+	Fetch    int64
+	Requests int
+	// Kept, Reused and Zeros are raw bytes: those on the target already, those copied from seeds, and those that are zero.
+	Kept, Reused, Zeros int64
 }
 
 // Write streams a content to the target, flushes it, reads it back from the medium, and compares it with the raw
@@ -66,24 +82,19 @@ func Write(ctx context.Context, source Source, role Role, target Target, options
 
 	writing := &writing{source: source, content: content, target: target, options: options}
 
-	start, err := writing.kept(ctx)
-	if err != nil {
-		return err
-	}
-
-	err = writing.from(ctx, start, writing.openForWriting)
+	err := writing.first(ctx)
 	if !errors.Is(err, errReadBack) || ctx.Err() != nil {
 		return err
 	}
 
-	// What was kept may be wrong: frame checksums have 32 bits only, and a power cut can take what was synced. And the raw
-	// bytes are hashed only once, when they are read back. Once more from the start, this time hashed on their way too:
-	// then it is either the image that is wrong, which its reader says, or the medium.
+	// A chunk's id has 64 bits only, and a power cut can take what was synced. And the raw bytes are hashed only once, when
+	// they are read back. Once more from the start, this time hashed on their way too: then it is either the image that is
+	// wrong, which its reader says, or the medium.
 	if err := writing.synced(0); err != nil {
 		return err
 	}
 
-	err = writing.from(ctx, 0, source.Open)
+	err = writing.from(ctx, 0, writing.stream(source.Open, 0))
 	if !errors.Is(err, errReadBack) {
 		return err
 	}
@@ -170,55 +181,37 @@ type writing struct {
 	options WriteOptions
 }
 
-// kept returns the number of bytes that are on the target already.
-func (w *writing) kept(ctx context.Context) (int64, error) {
-	if start := w.options.Start; start != 0 {
-		if start < 0 || start > w.content.RawSize {
-			return 0, invalid(fmt.Sprintf("start %d", start), fmt.Sprintf("%s has %d bytes", w.content.Role, w.content.RawSize),
-				"use what Synced told")
-		}
-
-		return start, nil
+// first tries to write with as few bytes as can be, and with as little hashing.
+func (w *writing) first(ctx context.Context) error {
+	start := w.options.Start
+	if start < 0 || start > w.content.RawSize {
+		return invalid(fmt.Sprintf("start %d", start), fmt.Sprintf("%s has %d bytes", w.content.Role, w.content.RawSize),
+			"use what Synced told")
 	}
 
-	source, ok := w.source.(framed)
-	if !w.options.Resume || !ok {
-		return 0, nil
-	}
-
-	frames, err := source.Frames(ctx, w.content.Role)
+	assembly, err := w.plan(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 
-	var kept int64
-
-	buffer := make([]byte, frameSize)
-
-	for _, frame := range frames {
-		if err := ctx.Err(); err != nil {
-			return 0, fmt.Errorf("looking for what is on %s already: %w", targetName(w.target), err)
+	if assembly != nil {
+		err := w.from(ctx, 0, assembly.supply)
+		if !IsNoRanges(err) {
+			return err
 		}
 
-		// A frame that is larger than ours is written anew, as is what cannot be read.
-		if frame.Length > frameSize || !w.holds(frame, buffer[:frame.Length]) {
-			break
-		}
-
-		kept = frame.Offset + frame.Length
-		w.progress(kept)
+		start = 0
 	}
 
-	return kept, nil
+	w.planned(Planned{Fetch: w.content.Size, Requests: 1, Kept: start})
+
+	return w.from(ctx, start, w.stream(w.openForWriting, start))
 }
 
-// holds tells whether a frame is on the target already, as far as its checksum can tell.
-func (w *writing) holds(frame Frame, buffer []byte) bool {
-	if n, _ := w.target.ReadAt(buffer, w.options.Offset+frame.Offset); n < len(buffer) {
-		return false
+func (w *writing) planned(plan Planned) {
+	if w.options.Planned != nil {
+		w.options.Planned(plan)
 	}
-
-	return uint32(xxhash.Sum64(buffer)) == frame.Checksum //nolint:gosec // The format has the lower 32 bits.
 }
 
 func targetName(target Target) string {

@@ -37,11 +37,14 @@ func (w *writing) openForWriting(ctx context.Context, role Role, offset int64) (
 	return w.source.Open(ctx, role, offset)
 }
 
+// supply puts the content's bytes into the feed, from some position on without a gap.
+type supply func(ctx context.Context, feed *feed) error
+
 // from writes everything from a raw offset on, and reads all of the content back.
 //
 // Three things go on at once: fetching and decompressing, writing, and flushing and reading back what was written, so
 // that the network, the processors and the medium do not wait for one another.
-func (w *writing) from(ctx context.Context, start int64, open opener) (err error) {
+func (w *writing) from(ctx context.Context, start int64, supply supply) (err error) {
 	if err := w.lengthen(); err != nil {
 		return err
 	}
@@ -50,15 +53,10 @@ func (w *writing) from(ctx context.Context, start int64, open opener) (err error
 
 	defer func() { err = errors.Join(err, back.close()) }()
 
-	free, full := make(chan []byte, pieces), make(chan []byte, pieces)
-
-	for range pieces {
-		free <- make([]byte, min(pieceSize, max(1, w.syncEvery()/2)))
-	}
-
+	feed := newFeed(start, min(pieceSize, max(1, w.syncEvery()/2)))
 	settler := &settler{writing: w, back: back, due: make(chan int64, 1), failed: make(chan struct{})}
-	// Only the reader ends when another one fails. What it gave before it failed itself is still written and flushed.
-	group, reading := errgroup.WithContext(ctx)
+	// Only the supply ends when another one fails. What it gave before it failed itself is still written and flushed.
+	group, supplying := errgroup.WithContext(ctx)
 
 	var (
 		sourceErr error
@@ -66,10 +64,10 @@ func (w *writing) from(ctx context.Context, start int64, open opener) (err error
 	)
 
 	group.Go(func() error {
-		defer close(full)
+		defer close(feed.full)
 
-		err := w.read(reading, open, start, free, full)
-		if reading.Err() == nil {
+		err := supply(supplying, feed)
+		if supplying.Err() == nil {
 			sourceErr = err
 		}
 
@@ -80,12 +78,12 @@ func (w *writing) from(ctx context.Context, start int64, open opener) (err error
 		defer close(settler.due)
 
 		var err error
-		done, err = w.write(ctx, start, free, full, func(done int64) error { return settler.settle(ctx, done) })
+		done, err = w.write(ctx, feed, func(done int64) error { return settler.settle(ctx, done) })
 
 		switch {
 		case err != nil || sourceErr != nil:
 			return err
-		case ctx.Err() != nil: // the reader saw it first
+		case ctx.Err() != nil: // the supply saw it first
 			return context.Cause(ctx)
 		case done < w.content.RawSize:
 			return truncated(string(w.content.Role), "content", done, w.content.RawSize)
@@ -214,43 +212,39 @@ func (w *writing) synced(done int64) error {
 	return w.options.Synced(done)
 }
 
-// read fills pieces with the content's bytes. All but the last one are full.
-func (w *writing) read(
-	ctx context.Context, open opener, start int64, free <-chan []byte, full chan<- []byte,
-) (err error) {
-	if start == w.content.RawSize {
-		return nil
-	}
-
-	body, err := open(ctx, w.content.Role, start)
-	if err != nil {
-		return err
-	}
-
-	defer func() { err = errors.Join(err, body.Close()) }()
-
-	for {
-		var piece []byte
-
-		select {
-		case piece = <-free:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+// stream supplies the content from one reader.
+func (w *writing) stream(open opener, start int64) supply {
+	return func(ctx context.Context, feed *feed) (err error) {
+		if start == w.content.RawSize {
+			return nil
 		}
 
-		count, err := io.ReadFull(body, piece[:cap(piece)])
-
-		if count > 0 {
-			full <- piece[:count]
-		}
-
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.Is(err, io.ErrUnexpectedEOF) && !isTyped(err):
-			return nil
-		case err != nil:
+		body, err := open(ctx, w.content.Role, start)
+		if err != nil {
 			return err
+		}
+
+		defer func() { err = errors.Join(err, body.Close()) }()
+
+		for {
+			buffer, err := feed.buffer(ctx)
+			if err != nil {
+				return err
+			}
+
+			count, readErr := io.ReadFull(body, buffer)
+			if err := feed.put(ctx, portion{data: buffer[:count]}); err != nil {
+				return err
+			}
+
+			switch {
+			case errors.Is(readErr, io.EOF):
+				return nil
+			case errors.Is(readErr, io.ErrUnexpectedEOF) && !isTyped(readErr):
+				return nil
+			case readErr != nil:
+				return readErr
+			}
 		}
 	}
 }
@@ -261,21 +255,19 @@ func isTyped(err error) bool {
 	return errors.As(err, &typed)
 }
 
-// write puts the pieces on the target, and calls settled with each position before the end that is to be flushed.
-func (w *writing) write(
-	ctx context.Context, start int64, free chan<- []byte, full <-chan []byte, settled func(done int64) error,
-) (done int64, err error) {
-	done = start
+// write puts what is fed on the target, and calls settled with each position before the end that is to be flushed.
+func (w *writing) write(ctx context.Context, feed *feed, settled func(done int64) error) (done int64, err error) {
+	done = feed.written.position
 
 	flusher := newFlusher(w.target)
-	due := start + w.syncEvery()
+	due := done + w.syncEvery()
 
-	for piece := range full {
+	for next := range feed.full {
 		if err := ctx.Err(); err != nil {
 			return done, context.Cause(ctx)
 		}
 
-		if rest := w.content.RawSize - done; int64(len(piece)) > rest {
+		if rest := w.content.RawSize - done; next.size() > rest {
 			return done, &Error{
 				Kind: ErrTooLarge, Subject: string(w.content.Role), Fix: fixRebuild,
 				Detail: fmt.Sprintf("it has more than the %d bytes of its config", w.content.RawSize),
@@ -283,15 +275,15 @@ func (w *writing) write(
 		}
 
 		position := w.options.Offset + done
-		if err := w.writePiece(piece, position); err != nil {
+		if err := w.writePortion(next, position); err != nil {
 			return done, fmt.Errorf("writing %s to %s at byte %d: %w", w.content.Role, targetName(w.target), position, err)
 		}
 
-		done += int64(len(piece))
+		done += next.size()
 
-		flusher.wrote(position, int64(len(piece)))
+		flusher.wrote(position, next.size())
+		feed.reached(done, next)
 		w.progress(done)
-		free <- piece
 
 		if done >= due && done < w.content.RawSize {
 			if err := settled(done); err != nil {
@@ -307,22 +299,63 @@ func (w *writing) write(
 
 var zeros [sparseBlock]byte //nolint:gochecknoglobals // A constant: Go has no constant arrays.
 
-func (w *writing) writePiece(piece []byte, position int64) error {
-	if !w.options.Sparse {
-		_, err := w.target.WriteAt(piece, position)
-
-		return err
+func (w *writing) writePortion(next portion, position int64) error {
+	if next.zeros > 0 {
+		return w.writeZeros(position, next.zeros)
 	}
 
-	for len(piece) > 0 {
-		block := piece[:min(sparseBlock, len(piece))]
-		if !bytes.Equal(block, zeros[:len(block)]) {
-			if _, err := w.target.WriteAt(block, position); err != nil {
+	for piece := next.data; len(piece) > 0; {
+		count := zeroBlocks(piece)
+		if count > 0 {
+			if err := w.writeZeros(position, int64(count)); err != nil {
+				return err
+			}
+		} else {
+			count = otherBlocks(piece)
+			if _, err := w.target.WriteAt(piece[:count], position); err != nil {
 				return err
 			}
 		}
 
-		piece, position = piece[len(block):], position+int64(len(block))
+		piece, position = piece[count:], position+int64(count)
+	}
+
+	return nil
+}
+
+// zeroBlocks is the length of the whole blocks of zeros at the beginning.
+func zeroBlocks(data []byte) int {
+	count := 0
+	for len(data)-count >= sparseBlock && bytes.Equal(data[count:count+sparseBlock], zeros[:]) {
+		count += sparseBlock
+	}
+
+	return count
+}
+
+// otherBlocks is the length of what comes before the next whole block of zeros.
+func otherBlocks(data []byte) int {
+	count := min(sparseBlock, len(data))
+	for count < len(data) && (len(data)-count < sparseBlock || !bytes.Equal(data[count:count+sparseBlock], zeros[:])) {
+		count = min(count+sparseBlock, len(data))
+	}
+
+	return count
+}
+
+// writeZeros leaves zeros out where nothing was written before, lets a device make them, or writes them.
+func (w *writing) writeZeros(position, count int64) error {
+	if w.options.Sparse || zeroOut(w.target, position, count) {
+		return nil
+	}
+
+	for count > 0 {
+		size := min(count, sparseBlock)
+		if _, err := w.target.WriteAt(zeros[:size], position); err != nil {
+			return err
+		}
+
+		position, count = position+size, count-size
 	}
 
 	return nil

@@ -1,0 +1,476 @@
+package osimage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/stayput-dev/stayput/osimage/chunk"
+)
+
+const (
+	// seedBuffer is how much is read from a seed at once.
+	seedBuffer = 1 << 20
+	// rangeWindow bounds the compressed bytes that wait in memory for their turn.
+	rangeWindow = 4 << 20
+)
+
+// assembly puts a content together from what is at hand and what is fetched.
+type assembly struct {
+	writing *writing
+	image   *Image
+	index   *chunk.Index
+	plan    *chunk.Plan
+
+	feed    *feed
+	fetched *frames
+	// open is the buffer that is being filled, count how much of it is; nil when there is none.
+	open  []byte
+	count int
+	// position is where in the content the next byte belongs.
+	position int64
+	scratch  []byte
+}
+
+// plan looks at what is at hand. It returns nil when fetching all of the content costs no more.
+func (w *writing) plan(ctx context.Context) (*assembly, error) {
+	image, ok := w.source.(*Image)
+	resume := w.options.Resume || w.options.Start > 0
+
+	if !ok || !resume && len(w.options.Seeds) == 0 {
+		return nil, nil //nolint:nilnil // "No plan" is an answer, not an error.
+	}
+
+	index, err := image.index(ctx, w.content)
+	if err != nil || index == nil {
+		return nil, err
+	}
+
+	seeds, err := w.scan(ctx, index, resume)
+	if err != nil {
+		return nil, err
+	}
+
+	plan, err := chunk.NewPlan(index, seeds, chunk.PlanOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
+	}
+
+	if plan.Whole {
+		return nil, nil //nolint:nilnil // As above.
+	}
+
+	raw := plan.Totals.Raw
+	w.planned(Planned{
+		Fetch: plan.Totals.Requested, Requests: plan.Totals.Requests,
+		Kept: raw[chunk.Keep], Reused: raw[chunk.Seed] + raw[chunk.Here] + raw[chunk.Self], Zeros: raw[chunk.Zero],
+	})
+
+	return &assembly{writing: w, image: image, index: index, plan: plan}, nil
+}
+
+// scan finds out what the seeds have. One that cannot be read to its end is used as far as it can be: what is missing is
+// fetched, and the medium that has it is not the one that is written.
+func (w *writing) scan(ctx context.Context, index *chunk.Index, resume bool) (*chunk.Seeds, error) {
+	seeds, err := chunk.NewSeeds(index)
+	if err != nil {
+		return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
+	}
+
+	for _, seed := range w.options.Seeds {
+		reader := io.NewSectionReader(seed.Reader, 0, seed.Size)
+		if _, err := seeds.Scan(ctx, seed.Name, reader); err != nil && (ctx.Err() != nil || errors.Is(err, chunk.ErrSeed)) {
+			return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
+		}
+	}
+
+	if !resume {
+		return seeds, nil
+	}
+
+	// An older content may have been larger than this one, but whatever is further away is hardly one.
+	reader := io.NewSectionReader(w.target, w.options.Offset, min(cmp.Or(w.options.Room, math.MaxInt64), 2*w.content.RawSize))
+	if err := seeds.ScanTarget(ctx, reader); err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
+	}
+
+	return seeds, nil
+}
+
+// supply carries the plan out.
+func (a *assembly) supply(ctx context.Context, feed *feed) (err error) {
+	a.feed = feed
+	a.scratch = make([]byte, seedBuffer)
+
+	a.fetched, err = a.image.frames(ctx, a.writing.content, a.index, a.plan)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, a.fetched.close()) }()
+
+	for step := range a.plan.Steps() {
+		if err := a.take(ctx, step); err != nil {
+			return err
+		}
+	}
+
+	return a.flush(ctx)
+}
+
+func (a *assembly) take(ctx context.Context, step chunk.Step) error {
+	switch step.Kind {
+	case chunk.Keep:
+		return a.pass(ctx, portion{kept: step.Length})
+	case chunk.Zero:
+		return a.pass(ctx, portion{zeros: step.Length})
+	case chunk.Fetch:
+		return a.fetch(ctx, step)
+	case chunk.Seed:
+		return a.copy(ctx, step, a.writing.options.Seeds[step.Seed].Reader, 0)
+	case chunk.Self:
+		if a.writing.target == nil {
+			return a.check(ctx, step.First, step.Chunks, nil)
+		}
+	}
+
+	return a.copy(ctx, step, a.writing.target, a.writing.options.Offset)
+}
+
+// pass hands on what needs no bytes.
+func (a *assembly) pass(ctx context.Context, next portion) error {
+	if err := a.flush(ctx); err != nil {
+		return err
+	}
+
+	a.position += next.size()
+
+	return a.feed.put(ctx, next)
+}
+
+// emit hands on bytes.
+func (a *assembly) emit(ctx context.Context, data []byte) (err error) {
+	for len(data) > 0 {
+		if a.open == nil {
+			if a.open, err = a.feed.buffer(ctx); err != nil {
+				return err
+			}
+		}
+
+		count := copy(a.open[a.count:], data)
+		data = data[count:]
+		a.count += count
+		a.position += int64(count)
+
+		if a.count == len(a.open) {
+			if err := a.flush(ctx); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// flush hands on what was emitted so far.
+func (a *assembly) flush(ctx context.Context) error {
+	if a.count == 0 {
+		return nil
+	}
+
+	next := portion{data: a.open[:a.count]}
+	a.open, a.count = nil, 0
+
+	return a.feed.put(ctx, next)
+}
+
+// copy takes chunks from a seed, or from the target, where the content begins at byte start.
+func (a *assembly) copy(ctx context.Context, step chunk.Step, from io.ReaderAt, start int64) error {
+	for first, source := step.First, step.From; first < step.First+step.Chunks; {
+		size, chunks := a.run(first, step.First+step.Chunks-first)
+
+		if step.Kind == chunk.Self {
+			// One at a time: the next one may be a copy of this one.
+			size, chunks = a.run(first, 1)
+			if err := a.settled(ctx, source+size); err != nil {
+				return err
+			}
+		}
+
+		data := a.scratch[:size]
+		if n, _ := from.ReadAt(data, start+source); n < len(data) {
+			data = data[:0] // What cannot be read is fetched, like what is not what it was.
+		}
+
+		if err := a.check(ctx, first, chunks, data); err != nil {
+			return err
+		}
+
+		first += chunks
+		source += size
+	}
+
+	return nil
+}
+
+// run is how many bytes the next chunks have that fit into the scratch buffer, at most so many chunks.
+func (a *assembly) run(first, most int) (size int64, chunks int) {
+	for chunks < most {
+		length := a.index.Chunk(first + chunks).Length
+		if size+length > seedBuffer {
+			break
+		}
+
+		size += length
+		chunks++
+	}
+
+	return size, chunks
+}
+
+// settled waits until the content's bytes up to an end can be read from the target.
+func (a *assembly) settled(ctx context.Context, end int64) error {
+	if a.position-int64(a.count) < end {
+		if err := a.flush(ctx); err != nil {
+			return err
+		}
+	}
+
+	return a.feed.written.wait(ctx, end)
+}
+
+// check hands chunks on that are what the index says, and fetches the others.
+func (a *assembly) check(ctx context.Context, first, chunks int, data []byte) error {
+	for number := first; number < first+chunks; number++ {
+		length := int(a.index.Chunk(number).Length)
+		piece := data[:min(length, len(data))]
+		data = data[len(piece):]
+
+		if !a.index.Matches(number, piece) {
+			var err error
+			if piece, err = a.fetched.chunkAlone(ctx, number); err != nil {
+				return err
+			}
+		}
+
+		if err := a.emit(ctx, piece); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// fetch takes chunks from a frame.
+func (a *assembly) fetch(ctx context.Context, step chunk.Step) error {
+	raw, err := a.fetched.frame(ctx, step.Frame)
+	if err != nil {
+		return err
+	}
+
+	begin := step.Offset - a.index.Frame(step.Frame).RawOffset
+
+	return a.emit(ctx, raw[begin:begin+step.Length])
+}
+
+// frames gives the frames that a plan fetches, in their order.
+type frames struct {
+	image   *Image
+	content Content
+	index   *chunk.Index
+	plan    *chunk.Plan
+	decoder *zstd.Decoder
+
+	body io.ReadCloser
+	// next is the frame that the body is at, requests are those that are not read to their end.
+	next     int
+	requests []chunk.Request
+
+	current     int
+	packed, raw []byte
+}
+
+// frames starts fetching.
+func (i *Image) frames(ctx context.Context, content Content, index *chunk.Index, plan *chunk.Plan) (*frames, error) {
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(chunk.MaxFrame), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		return nil, fmt.Errorf("starting a zstd decoder: %w", err)
+	}
+
+	result := &frames{
+		image: i, content: content, index: index, plan: plan, decoder: decoder, requests: plan.Requests(), current: -1,
+	}
+
+	if len(result.requests) == 0 {
+		return result, nil
+	}
+
+	result.next = result.requests[0].First
+	ranges := make([]Range, 0, len(result.requests))
+
+	for _, request := range result.requests {
+		ranges = append(ranges, Range{From: request.Offset, To: request.Offset + request.Length})
+	}
+
+	result.body, err = i.Ranges(ctx, content, ranges, RangeOptions{Window: rangeWindow})
+	if err != nil {
+		return nil, errors.Join(err, result.close())
+	}
+
+	return result, nil
+}
+
+func (f *frames) close() error {
+	f.decoder.Close()
+
+	if f.body == nil {
+		return nil
+	}
+
+	return f.body.Close()
+}
+
+// frame returns the raw bytes of a frame that the plan fetches. They are valid until the next call.
+func (f *frames) frame(ctx context.Context, number int) ([]byte, error) {
+	for f.current != number {
+		if err := f.read(ctx); err != nil {
+			return nil, err
+		}
+	}
+
+	return f.raw, nil
+}
+
+// read goes on to the next frame that is needed.
+func (f *frames) read(ctx context.Context) error {
+	if len(f.requests) == 0 {
+		return fmt.Errorf("%w: the plan wants a frame that it does not fetch", chunk.ErrPlan)
+	}
+
+	number := f.next
+
+	f.next++
+	if end := f.requests[0]; f.next == end.First+end.Frames {
+		f.requests = f.requests[1:]
+
+		if len(f.requests) > 0 {
+			f.next = f.requests[0].First
+		}
+	}
+
+	frame := f.index.Frame(number)
+	f.packed = grown(f.packed, frame.Length)
+
+	if _, err := io.ReadFull(f.body, f.packed); err != nil {
+		return fmt.Errorf("fetching frame %d of %s: %w", number, f.image.blobOf(f.content).subject, err)
+	}
+
+	if !f.plan.Needs(number) {
+		return nil
+	}
+
+	if f.decode(frame) {
+		f.current = number
+
+		return nil
+	}
+
+	return f.again(ctx, number)
+}
+
+func grown(buffer []byte, size int64) []byte {
+	if int64(cap(buffer)) < size {
+		return make([]byte, size)
+	}
+
+	return buffer[:size]
+}
+
+// decode decompresses a frame and tells whether it is what the index says.
+func (f *frames) decode(frame chunk.Frame) bool {
+	f.current = -1
+
+	raw, err := f.decoder.DecodeAll(f.packed, f.raw[:0])
+	f.raw = raw
+
+	if err != nil || int64(len(raw)) != frame.RawLength {
+		return false
+	}
+
+	for number := frame.First; number < frame.First+frame.Chunks; number++ {
+		piece := f.index.Chunk(number)
+		begin := piece.Offset - frame.RawOffset
+
+		if !f.index.Matches(number, raw[begin:begin+piece.Length]) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// again fetches a frame alone, from the registry itself if what a mirror gave was wrong.
+func (f *frames) again(ctx context.Context, number int) error {
+	frame := f.index.Frame(number)
+	subject := f.image.blobOf(f.content).subject
+
+	for f.image.DistrustMirrors() {
+		if err := f.fetchAlone(ctx, frame); err != nil {
+			return err
+		}
+
+		if f.decode(frame) {
+			f.current = number
+
+			return nil
+		}
+	}
+
+	return &Error{
+		Kind: ErrWrongDigest, Subject: subject, Fix: fixRebuild,
+		Detail: fmt.Sprintf("frame %d, the bytes from %d to %d, is not what the chunk index says", number, frame.Offset,
+			frame.Offset+frame.Length),
+	}
+}
+
+func (f *frames) fetchAlone(ctx context.Context, frame chunk.Frame) error {
+	body, err := f.image.Ranges(ctx, f.content, []Range{{From: frame.Offset, To: frame.Offset + frame.Length}},
+		RangeOptions{Window: rangeWindow})
+	if err != nil {
+		return err
+	}
+
+	f.packed = grown(f.packed, frame.Length)
+	_, err = io.ReadFull(body, f.packed)
+
+	return errors.Join(err, body.Close())
+}
+
+// chunkAlone fetches a chunk that was thought to be at hand.
+func (f *frames) chunkAlone(ctx context.Context, number int) ([]byte, error) {
+	frame := f.index.FrameOf(number)
+	place := f.index.Frame(frame)
+
+	if f.current != frame {
+		if err := f.fetchAlone(ctx, place); err != nil {
+			return nil, err
+		}
+
+		if f.decode(place) {
+			f.current = frame
+		} else if err := f.again(ctx, frame); err != nil {
+			return nil, err
+		}
+	}
+
+	piece := f.index.Chunk(number)
+	begin := piece.Offset - place.RawOffset
+
+	return f.raw[begin : begin+piece.Length], nil
+}

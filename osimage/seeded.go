@@ -1,0 +1,142 @@
+package osimage
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// OpenSeeded is Open from byte 0 for what is to be written to a file: chunks that the seeds have are not fetched. All raw
+// bytes are verified: the last Read returns ErrWrongDigest when they do not match. Planned, when set, is called once it is
+// known what will be fetched.
+func (i *Image) OpenSeeded(ctx context.Context, role Role, seeds []Seed, planned func(Planned)) (io.ReadCloser, error) {
+	content, err := i.content(role)
+	if err != nil {
+		return nil, err
+	}
+
+	writing := &writing{source: i, content: content, options: WriteOptions{Seeds: seeds, Planned: planned}}
+
+	assembly, err := writing.plan(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	if assembly == nil {
+		writing.planned(Planned{Fetch: content.Size, Requests: 1})
+
+		return i.Open(ctx, role, 0)
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	group, supplying := errgroup.WithContext(ctx)
+	feed := newFeed(0, pieceSize)
+
+	group.Go(func() error {
+		defer close(feed.full)
+
+		return assembly.supply(supplying, feed)
+	})
+
+	return &seededReader{
+		image: i, content: content, feed: feed, cancel: cancel, wait: group.Wait, sum: sha256.New(),
+	}, nil
+}
+
+// seededReader reads what a supply feeds.
+type seededReader struct {
+	image   *Image
+	content Content
+	feed    *feed
+	cancel  context.CancelFunc
+	wait    func() error
+
+	// current is being read, rest is what of its bytes is left.
+	current portion
+	rest    []byte
+	sum     hash.Hash
+	done    int64
+	err     error
+}
+
+// Read gives raw bytes, and io.EOF only when all of them were verified.
+func (r *seededReader) Read(buffer []byte) (int, error) {
+	for r.err == nil {
+		if count := r.take(buffer); count > 0 || len(buffer) == 0 {
+			r.sum.Write(buffer[:count])
+			r.done += int64(count)
+
+			return count, nil
+		}
+
+		next, ok := <-r.feed.full
+		if !ok {
+			r.err = r.end()
+
+			break
+		}
+
+		r.current, r.rest = next, next.data
+	}
+
+	return 0, r.err
+}
+
+// take copies what is left of the current portion, and gives its buffer back when nothing is.
+func (r *seededReader) take(buffer []byte) int {
+	count := copy(buffer, r.rest)
+	r.rest = r.rest[count:]
+
+	if count == 0 && r.current.zeros > 0 {
+		count = int(min(int64(len(buffer)), r.current.zeros))
+		clear(buffer[:count])
+		r.current.zeros -= int64(count)
+	}
+
+	if r.current.data != nil && len(r.rest) == 0 {
+		r.feed.free <- r.current.data
+		r.current.data = nil
+	}
+
+	return count
+}
+
+func (r *seededReader) end() error {
+	if err := r.wait(); err != nil {
+		return err
+	}
+
+	subject := r.image.blobOf(r.content).subject
+
+	if r.done != r.content.RawSize {
+		return truncated(subject, "content", r.done, r.content.RawSize)
+	}
+
+	if got := digestOf(r.sum); got != r.content.RawDigest {
+		return wrongDigest(subject, "content", got, r.content.RawDigest)
+	}
+
+	return io.EOF
+}
+
+// Close ends the transfer.
+func (r *seededReader) Close() error {
+	r.cancel()
+
+	for next := range r.feed.full { // so that the supply sees the end of its context
+		if next.data != nil {
+			r.feed.free <- next.data
+		}
+	}
+
+	if err := r.wait(); err != nil && !errors.Is(err, context.Canceled) && r.err == nil {
+		return fmt.Errorf("ending the transfer of %s: %w", r.image.blobOf(r.content).subject, err)
+	}
+
+	return nil
+}
