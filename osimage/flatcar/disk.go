@@ -29,7 +29,7 @@ func kernelPaths() []string { return []string{"/flatcar/vmlinuz-a", "/coreos/vml
 // own update has it. The caller closes the parts.
 func ReadDisk(ctx context.Context, path string, options Options) (*source.Parts, error) {
 	if options.Kernel != "" || len(options.Keys) > 0 {
-		return nil, refuse(path, "a disk image brings its own kernel, and has no signature inside", "leave --kernel and --key out")
+		return nil, refuse(path, "a disk image brings its own kernel, and has no signature inside", "leave --kernel and --verify-key out")
 	}
 
 	file, err := packed.OpenRanges(ctx, path, rawdisk.TableSize, func(head []byte) ([]packed.Range, error) {
