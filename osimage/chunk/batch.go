@@ -4,12 +4,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// batch is what one goroutine compresses: some groups of chunks, each of which becomes one frame, or one frame a chunk.
+// batch is what one goroutine compresses: some groups of chunks. No frame has chunks of two groups.
 type batch struct {
 	raw []byte
-	// lengths are those of the chunks, groups the numbers of chunks in each group.
+	// lengths are those of the chunks.
 	lengths []int
-	groups  []int
+	groups  []group
 
 	// The open group: its chunks, its raw bytes, and whether it is zeros only.
 	chunks, size int
@@ -21,6 +21,12 @@ type batch struct {
 	done   chan struct{}
 }
 
+// group is a number of chunks that are zeros, or are not.
+type group struct {
+	chunks int
+	zeros  bool
+}
+
 type packedFrame struct {
 	packed      []byte
 	raw, chunks int
@@ -30,13 +36,12 @@ func newBatch() *batch {
 	return &batch{raw: make([]byte, 0, batchSize+greatestChunk), done: make(chan struct{})}
 }
 
-// add appends a chunk, and tells whether a group ended with it.
-func (b *batch) add(data []byte, frame int) bool {
+// add appends a chunk, and tells whether the batch is large enough and may end here.
+func (b *batch) add(data []byte) bool {
 	zeros := zeroRun(data) == len(data)
 
 	// Zeros are known without their frame. Nobody who needs their neighbours shall have to fetch it.
-	ended := b.chunks > 0 && zeros != b.zeros
-	if ended {
+	if zeros != b.zeros {
 		b.endGroup()
 	}
 
@@ -46,52 +51,99 @@ func (b *batch) add(data []byte, frame int) bool {
 	b.size += len(data)
 	b.zeros = zeros
 
-	if b.size >= frame && !zeros || b.size > MaxFrame-greatestChunk {
-		b.endGroup()
-
-		ended = true
+	if zeros && b.size <= MaxFrame-greatestChunk || b.size < batchSize {
+		return false
 	}
 
-	return ended && b.chunks == 0
+	b.endGroup()
+
+	return true
 }
 
 func (b *batch) endGroup() {
-	if b.chunks == 0 {
-		return
+	if b.chunks > 0 {
+		b.groups = append(b.groups, group{chunks: b.chunks, zeros: b.zeros})
 	}
 
-	b.groups = append(b.groups, b.chunks)
 	b.chunks, b.size = 0, 0
 }
 
 // compress makes the frames and the ids.
-func (b *batch) compress(encoder *zstd.Encoder) {
+func (b *batch) compress(packer *packer) {
 	raw, lengths := b.raw, b.lengths
 
-	for _, count := range b.groups {
-		size := 0
+	for _, group := range b.groups {
+		left := lengths[:group.chunks]
+		lengths = lengths[group.chunks:]
 
-		for _, length := range lengths[:count] {
-			b.ids = append(b.ids, IDOf(raw[size:size+length]))
-			size += length
+		for len(left) > 0 {
+			size, chunks := sum(left), len(left)
+			if !group.zeros {
+				size, chunks = packer.fill(raw, left)
+			}
+
+			b.frames = append(b.frames, packedFrame{
+				packed: packer.encoder.EncodeAll(raw[:size], nil), raw: size, chunks: chunks,
+			})
+
+			for _, length := range left[:chunks] {
+				b.ids = append(b.ids, IDOf(raw[:length]))
+				raw = raw[length:]
+			}
+
+			left = left[chunks:]
 		}
-
-		packed := encoder.EncodeAll(raw[:size], nil)
-
-		if count > 1 && len(packed) > size-size/hopeless {
-			b.split(encoder, raw, lengths[:count])
-		} else {
-			b.frames = append(b.frames, packedFrame{packed: packed, raw: size, chunks: count})
-		}
-
-		raw, lengths = raw[size:], lengths[count:]
 	}
 }
 
-// split gives each chunk a frame.
-func (b *batch) split(encoder *zstd.Encoder, raw []byte, lengths []int) {
+func sum(lengths []int) int {
+	size := 0
 	for _, length := range lengths {
-		b.frames = append(b.frames, packedFrame{packed: encoder.EncodeAll(raw[:length], nil), raw: length, chunks: 1})
-		raw = raw[length:]
+		size += length
 	}
+
+	return size
+}
+
+// packer decides what becomes a frame, and compresses it.
+//
+// An update has to fetch a whole frame even when it needs one chunk of it, so frames should end where what is changed
+// together ends: at the borders of files. The packer does not know files. But a chunk compresses much better after others
+// of its own file than after strangers; so a chunk joins the frame only when it saves enough by that. Where joining saves
+// nothing, in what is compressed already, each chunk has a frame of its own.
+type packer struct {
+	encoder *zstd.Encoder
+	// trial is a fast encoder that only measures.
+	trial *zstd.Encoder
+	// size is the most raw bytes of a frame of more than one chunk, gain what a chunk must save in percent of its own
+	// compressed size.
+	size, gain int
+}
+
+// fill returns the raw size and the number of the first chunks that shall be one frame.
+func (p *packer) fill(raw []byte, lengths []int) (size, chunks int) {
+	size, chunks = lengths[0], 1
+	packed := p.measure(raw[:size])
+
+	for _, length := range lengths[1:] {
+		if size+length > p.size {
+			break
+		}
+
+		alone := p.measure(raw[size : size+length])
+		joined := p.measure(raw[:size+length])
+
+		if 100*(packed+alone-joined) < p.gain*alone {
+			break
+		}
+
+		size, packed = size+length, joined
+		chunks++
+	}
+
+	return size, chunks
+}
+
+func (p *packer) measure(raw []byte) int {
+	return len(p.trial.EncodeAll(raw, nil))
 }

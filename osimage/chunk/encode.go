@@ -1,6 +1,7 @@
 package chunk
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,25 +16,27 @@ import (
 )
 
 const (
-	// DefaultFrame is the raw size that frames of compressible bytes are filled up to: larger ones compress better, of
-	// smaller ones an update fetches less that it has already.
-	DefaultFrame = 32 << 10
+	// DefaultFrame is the greatest raw size of a frame. Larger ones hardly compress better.
+	DefaultFrame = 128 << 10
+	// DefaultGain is what a chunk must save to join a frame, in percent: see packer. On images of Debian, layers are 3 %
+	// larger than with frames that are always full, and updates move less than half of what they move with those.
+	DefaultGain = 8
 	// batchSize is the least number of raw bytes that one goroutine compresses at a time.
 	batchSize = 1 << 20
-	// hopeless is the part of its raw size that a frame must save, or else its chunks are given frames of their own: nothing
-	// is lost by that, and an update can fetch exactly the chunks that it needs.
-	hopeless = 32
 )
 
 // Options change how Encode works. Params must be set, see ParamsFor.
 type Options struct {
 	Params Params
-	// Frame is how many raw bytes a frame has at least, but for what cannot be compressed. 0 means DefaultFrame.
+	// Frame is the most raw bytes in a frame of more than one chunk, zeros left aside. 0 means DefaultFrame.
 	Frame int
+	// Gain is what a chunk must save to join the frame of the chunks before it, in percent of what it needs alone. 0 means
+	// DefaultGain. 100 gives each chunk a frame.
+	Gain int
 	// Level is the effort of the zstd encoder, 0 means the best.
 	Level zstd.EncoderLevel
-	// Concurrency is the number of goroutines that compress. 0 means 1. The result does not depend on it. Each costs about
-	// 10 MiB of memory.
+	// Concurrency is the number of goroutines that compress. 0 means 1. The result does not depend on it. Each costs 40 MiB
+	// of memory at the best level, 12 MiB at the others.
 	Concurrency int
 	// Progress, when set, is called with the number of raw bytes that are written.
 	Progress func(done int64)
@@ -59,12 +62,9 @@ func Encode(ctx context.Context, input io.Reader, output io.Writer, options Opti
 		return Result{}, err
 	}
 
-	if err := encoding.run(ctx, input); err != nil {
-		return Result{}, errors.Join(err, encoding.encoder.Close())
-	}
-
-	if err := encoding.encoder.Close(); err != nil {
-		return Result{}, fmt.Errorf("closing the zstd encoder: %w", err)
+	err = encoding.run(ctx, input)
+	if err := errors.Join(err, encoding.packer.encoder.Close(), encoding.packer.trial.Close()); err != nil {
+		return Result{}, err
 	}
 
 	return encoding.finish()
@@ -74,7 +74,7 @@ func Encode(ctx context.Context, input io.Reader, output io.Writer, options Opti
 type encoding struct {
 	options Options
 	chunker *Chunker
-	encoder *zstd.Encoder
+	packer  *packer
 	output  io.Writer
 	raw     hash.Hash
 	layer   hash.Hash
@@ -88,28 +88,29 @@ type encoding struct {
 func newEncoding(output io.Writer, options Options) (*encoding, error) {
 	options.Concurrency = max(options.Concurrency, 1)
 
-	if options.Frame == 0 {
-		options.Frame = DefaultFrame
+	options.Frame = cmp.Or(options.Frame, DefaultFrame)
+	options.Gain = cmp.Or(options.Gain, DefaultGain)
+
+	if options.Frame < 0 || options.Frame > MaxFrame || options.Gain < 0 || options.Gain > 100 {
+		return nil, fmt.Errorf("%w: frames of %d bytes at %d %%, want at most %d at 0 to 100 %%",
+			ErrParams, options.Frame, options.Gain, MaxFrame)
 	}
 
-	if options.Frame < 0 || options.Frame+greatestChunk > MaxFrame {
-		return nil, fmt.Errorf("%w: frames of %d bytes, want at most %d", ErrParams, options.Frame, MaxFrame-greatestChunk)
-	}
-
-	if options.Level == 0 {
-		options.Level = zstd.SpeedBestCompression
-	}
+	options.Level = cmp.Or(options.Level, zstd.SpeedBestCompression)
 
 	chunker, err := NewChunker(options.Params)
 	if err != nil {
 		return nil, err
 	}
 
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(options.Level),
-		zstd.WithEncoderConcurrency(options.Concurrency), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(MaxFrame),
-		zstd.WithSingleSegment(true))
+	encoder, err := newEncoder(options.Level, options.Concurrency)
 	if err != nil {
-		return nil, fmt.Errorf("starting the zstd encoder: %w", err)
+		return nil, err
+	}
+
+	trial, err := newEncoder(zstd.SpeedFastest, options.Concurrency)
+	if err != nil {
+		return nil, err
 	}
 
 	finished := &finishedFrame{}
@@ -120,9 +121,20 @@ func newEncoding(output io.Writer, options Options) (*encoding, error) {
 	}
 
 	return &encoding{
-		options: options, chunker: chunker, encoder: encoder, raw: sha256.New(), layer: sha256.New(), output: output,
-		table: table, finished: finished, index: newIndex(options.Params, 0, 0),
+		options: options, chunker: chunker, output: output, raw: sha256.New(), layer: sha256.New(),
+		packer: &packer{encoder: encoder, trial: trial, size: options.Frame, gain: options.Gain},
+		table:  table, finished: finished, index: newIndex(options.Params, 0, 0),
 	}, nil
+}
+
+func newEncoder(level zstd.EncoderLevel, concurrency int) (*zstd.Encoder, error) {
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(concurrency),
+		zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(MaxFrame), zstd.WithSingleSegment(true))
+	if err != nil {
+		return nil, fmt.Errorf("starting the zstd encoder: %w", err)
+	}
+
+	return encoder, nil
 }
 
 // finishedFrame hands the seekable package, which wants to compress by itself, one frame after another.
@@ -150,7 +162,7 @@ func (e *encoding) run(ctx context.Context, input io.Reader) error {
 	for range e.options.Concurrency {
 		group.Go(func() error {
 			for work := range todo {
-				work.compress(e.encoder)
+				work.compress(e.packer)
 				close(work.done)
 			}
 
@@ -198,7 +210,7 @@ func (e *encoding) cut(ctx context.Context, input io.Reader, todo, ordered chan<
 	err := e.chunker.Split(ctx, input, func(_ int64, data []byte) error {
 		e.raw.Write(data)
 
-		if work.add(data, e.options.Frame) && len(work.raw) >= batchSize {
+		if work.add(data) {
 			return send()
 		}
 

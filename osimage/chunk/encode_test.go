@@ -168,30 +168,80 @@ func TestLayersDoNotDependOnConcurrency(t *testing.T) {
 func TestFramesFitTheirContents(t *testing.T) {
 	t.Parallel()
 
-	text := bytes.Repeat([]byte("what compresses well "), 20_000)
-	data := slices.Concat(noise(6, 400<<10), text, make([]byte, 20<<20))
+	// Noise, two files of words that are their own, and zeros.
+	first, second := words(21, 300<<10), words(22, 300<<10)
+	data := slices.Concat(noise(6, 400<<10), first, second, make([]byte, 20<<20))
 	got := encode(t, data, Options{Params: anywhere(), Frame: 64 << 10})
+
+	const text, zeros = 400 << 10, 1000 << 10
+
+	large := 0
 
 	for number := range got.index.Frames() {
 		frame := got.index.Frame(number)
+		end := frame.RawOffset + frame.RawLength
 
-		switch end := frame.RawOffset + frame.RawLength; {
-		case end < 300<<10 && frame.Chunks != 1:
+		switch {
+		case end < text && frame.Chunks != 1:
 			t.Errorf("frame %d of noise has %d chunks", number, frame.Chunks)
-		case frame.RawOffset > 500<<10 && end < 700<<10 && frame.RawLength < 64<<10:
-			t.Errorf("frame %d of text has %d bytes", number, frame.RawLength)
+		case frame.RawLength > 64<<10 && end < zeros:
+			t.Errorf("frame %d has %d bytes", number, frame.RawLength)
 		case frame.RawLength > MaxFrame:
 			t.Errorf("frame %d has %d bytes", number, frame.RawLength)
 		}
+
+		if frame.RawLength > 40<<10 && frame.RawOffset > text {
+			large++
+		}
+	}
+
+	if large < 8 {
+		t.Errorf("of 600 KiB of words, %d frames are large", large)
 	}
 
 	if last := got.index.Frame(got.index.Frames() - 1); last.RawLength < 1<<20 || last.Length > 2000 {
 		t.Errorf("20 MiB of zeros end with %+v", last)
 	}
 
-	if size := len(got.Index); size > 2500 {
+	if size := len(got.Index); size > 3500 {
 		t.Errorf("the index of 800 KiB and 20 MiB of zeros has %d bytes", size)
 	}
+}
+
+// What is of two files does not come into one frame.
+func TestFramesEndWhereFilesDo(t *testing.T) {
+	t.Parallel()
+
+	encoder, err := newEncoder(zstd.SpeedFastest, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	raw := slices.Concat(words(23, 10*4096), words(24, 5*4096), noise(25, 2*4096))
+	left := slices.Repeat([]int{4096}, 17)
+	packer := &packer{trial: encoder, size: MaxFrame, gain: DefaultGain}
+
+	for _, want := range []int{10, 5, 1, 1} {
+		size, chunks := packer.fill(raw, left)
+		if chunks != want || size != want*4096 {
+			t.Errorf("a frame of %d bytes has %d chunks, want %d", size, chunks, want)
+		}
+
+		raw, left = raw[size:], left[chunks:]
+	}
+}
+
+// words gives text of words that no other seed gives.
+func words(seed uint64, size int) []byte {
+	data := make([]byte, 0, size)
+	random := noise(seed, size)
+
+	for i := 0; len(data) < size; i++ {
+		at := int(random[i]) * 16
+		data = append(data, random[at:at+12]...)
+	}
+
+	return data[:size]
 }
 
 func TestEncodingAnything(t *testing.T) {
@@ -199,7 +249,10 @@ func TestEncodingAnything(t *testing.T) {
 
 	rapid.Check(t, func(r *rapid.T) {
 		data := drawContent(r, "content")
-		got := encode(r, data, Options{Params: drawParams(r), Frame: rapid.IntRange(1, 200_000).Draw(r, "frame")})
+		got := encode(r, data, Options{
+			Params: drawParams(r), Frame: rapid.IntRange(1, 200_000).Draw(r, "frame"),
+			Gain: rapid.IntRange(0, 100).Draw(r, "gain"),
+		})
 
 		if !bytes.Equal(unpacked(r, got.layer), data) {
 			r.Fatal("the layer is not the content")
@@ -229,7 +282,12 @@ func TestEncodeEndsWithTheFirstError(t *testing.T) {
 		t.Errorf("output: %v", err)
 	}
 
-	for _, options := range []Options{{}, {Params: anywhere(), Frame: MaxFrame}, {Params: anywhere(), Frame: -1}} {
+	for _, options := range []Options{
+		{},
+		{Params: anywhere(), Frame: MaxFrame + 1},
+		{Params: anywhere(), Frame: -1},
+		{Params: anywhere(), Gain: 101},
+	} {
 		if _, err := Encode(t.Context(), bytes.NewReader(data), io.Discard, options); !errors.Is(err, ErrParams) {
 			t.Errorf("%+v: %v", options, err)
 		}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+//go:embed packages.txt
+var packageList string
+
+// mirror fetches Debian packages with apt, which checks their signatures, into a directory of its own.
+type mirror struct {
+	dir string
+}
+
+// apt returns a command of apt that knows nothing of the host's packages.
+func (m *mirror) apt(ctx context.Context, command, name string, arguments ...string) *exec.Cmd {
+	root := filepath.Join(m.dir, "apt-"+name)
+	options := []string{
+		"-qq", "-o", "Dir=" + root, "-o", "Dir::State::status=" + filepath.Join(root, "status"),
+		"-o", "Dir::Etc::TrustedParts=/etc/apt/trusted.gpg.d", "-o", "APT::Architecture=amd64",
+		"-o", "APT::Architectures::=amd64", "-o", "APT::Sandbox::User=root", "-o", "APT::Install-Recommends=false",
+		"-o", "Acquire::Languages=none",
+	}
+
+	return exec.CommandContext(ctx, command, slices.Concat(options, arguments)...)
+}
+
+// packages fetches the packages of packages.txt, or only the kernel, and all that they need.
+func (m *mirror) packages(ctx context.Context, suite string, updated, kernel bool) (packages, error) {
+	name := suite
+	suites := suite
+
+	if updated {
+		name += "-updated"
+		suites += " " + suite + "-updates"
+	}
+
+	root := filepath.Join(m.dir, "apt-"+name)
+	if err := m.update(ctx, name, suite, suites, updated); err != nil {
+		return nil, err
+	}
+
+	wanted, list := []string{"linux-image-amd64"}, filepath.Join(root, "kernel.list")
+
+	if !kernel {
+		var err error
+
+		list = filepath.Join(root, "node.list")
+		if wanted, err = m.known(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+
+	// apt lists only what it has to fetch: so the list is kept.
+	if _, err := os.Stat(list); err != nil {
+		if err := m.fetch(ctx, name, list, wanted); err != nil {
+			return nil, err
+		}
+	}
+
+	data, err := os.ReadFile(list)
+	if err != nil {
+		return nil, fmt.Errorf("reading what was fetched: %w", err)
+	}
+
+	found := packages{}
+
+	for line := range strings.Lines(string(data)) {
+		// 'http://…' libssl3t64_3.5.1-1_amd64.deb 2415164 SHA256:…
+		fields := strings.Fields(line)
+		if len(fields) < 3 || !strings.HasSuffix(fields[1], ".deb") {
+			continue
+		}
+
+		deb, _, _ := strings.Cut(fields[1], "_")
+		found[deb] = filepath.Join(root, "var/cache/apt/archives", fields[1])
+	}
+
+	return found, nil
+}
+
+// fetch fetches packages and all that they need, and writes the list of them.
+func (m *mirror) fetch(ctx context.Context, name, list string, wanted []string) error {
+	install := func(option string) *exec.Cmd {
+		return m.apt(ctx, "apt-get", name, append([]string{"install", "-y", option}, wanted...)...)
+	}
+
+	if err := install("--download-only").Run(); err != nil {
+		return fmt.Errorf("fetching packages of %s: %w", name, err)
+	}
+
+	archives := filepath.Join(m.dir, "apt-"+name, "var/cache/apt/archives")
+	hidden := archives + ".fetched"
+
+	// With an empty cache the list is complete.
+	if err := errors.Join(os.Rename(archives, hidden), os.MkdirAll(filepath.Join(archives, "partial"), 0o750)); err != nil {
+		return fmt.Errorf("hiding what was fetched: %w", err)
+	}
+
+	output, err := install("--print-uris").Output()
+	if err := errors.Join(err, os.RemoveAll(archives), os.Rename(hidden, archives)); err != nil {
+		return fmt.Errorf("listing packages of %s: %w", name, err)
+	}
+
+	if err := os.WriteFile(list, output, 0o600); err != nil {
+		return fmt.Errorf("keeping the list: %w", err)
+	}
+
+	return nil
+}
+
+// update makes apt's directories, and reads the lists of the suites.
+func (m *mirror) update(ctx context.Context, name, suite, suites string, updated bool) error {
+	root := filepath.Join(m.dir, "apt-"+name)
+	if _, err := os.Stat(filepath.Join(root, "updated")); err == nil {
+		return nil
+	}
+
+	const keys = "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+
+	sources := "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: " + suites + "\nComponents: main\n" + keys
+	if updated {
+		sources += "\nTypes: deb\nURIs: http://deb.debian.org/debian-security\nSuites: " + suite + "-security\nComponents: main\n" + keys
+	}
+
+	for _, dir := range []string{
+		"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d", "var/lib/apt/lists/partial",
+		"var/cache/apt/archives/partial",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o750); err != nil {
+			return fmt.Errorf("making apt's directories: %w", err)
+		}
+	}
+
+	err := errors.Join(
+		os.WriteFile(filepath.Join(root, "status"), nil, 0o600),
+		os.WriteFile(filepath.Join(root, "etc/apt/sources.list.d/debian.sources"), []byte(sources), 0o600),
+	)
+	if err != nil {
+		return fmt.Errorf("making apt's files: %w", err)
+	}
+
+	if output, err := m.apt(ctx, "apt-get", name, "update").CombinedOutput(); err != nil {
+		return fmt.Errorf("updating the lists of %s: %w: %s", name, err, output)
+	}
+
+	return os.WriteFile(filepath.Join(root, "updated"), nil, 0o600)
+}
+
+// known are the packages of packages.txt that the suite has.
+func (m *mirror) known(ctx context.Context, name string) ([]string, error) {
+	output, err := m.apt(ctx, "apt-cache", name, "pkgnames").Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing packages of %s: %w", name, err)
+	}
+
+	there := strings.Fields(string(output))
+
+	var known []string
+
+	for line := range strings.Lines(packageList) {
+		deb := strings.TrimSpace(line)
+		if !strings.HasPrefix(deb, "#") && slices.Contains(there, deb) {
+			known = append(known, deb)
+		}
+	}
+
+	return known, nil
+}
+
+// tree unpacks packages, without their scripts, and returns the path of the tree's /usr. The same packages are unpacked
+// once.
+func (m *mirror) tree(ctx context.Context, found packages) (string, error) {
+	sum := sha256.New()
+
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		fmt.Fprintln(sum, filepath.Base(found[name]))
+	}
+
+	root := filepath.Join(m.dir, "tree-"+hex.EncodeToString(sum.Sum(nil)[:6]))
+	usr := filepath.Join(root, "usr")
+
+	if _, err := os.Stat(filepath.Join(root, "unpacked")); err == nil {
+		return usr, nil
+	}
+
+	if err := os.RemoveAll(root); err != nil {
+		return "", fmt.Errorf("removing what was left: %w", err)
+	}
+
+	// Older releases have files in directories that are links today.
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		err := errors.Join(os.MkdirAll(filepath.Join(usr, dir), 0o750), os.Symlink("usr/"+dir, filepath.Join(root, dir)))
+		if err != nil {
+			return "", fmt.Errorf("making a tree: %w", err)
+		}
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if err := unpack(ctx, found[name], root); err != nil {
+			return "", err
+		}
+	}
+
+	return usr, os.WriteFile(filepath.Join(root, "unpacked"), nil, 0o600)
+}
+
+func unpack(ctx context.Context, deb, root string) (err error) {
+	archive := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
+	tar := exec.CommandContext(ctx, "tar", "-x", "--keep-directory-symlink", "-C", root)
+
+	var output bytes.Buffer
+
+	tar.Stderr, archive.Stderr = &output, &output
+
+	if tar.Stdin, err = archive.StdoutPipe(); err != nil {
+		return fmt.Errorf("unpacking %s: %w", deb, err)
+	}
+
+	if err := tar.Start(); err != nil {
+		return fmt.Errorf("unpacking %s: %w", deb, err)
+	}
+
+	if err := errors.Join(archive.Run(), tar.Wait()); err != nil {
+		return fmt.Errorf("unpacking %s: %w: %s", deb, err, output.String())
+	}
+
+	return nil
+}
