@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +223,21 @@ func TestCopyInAllDirections(t *testing.T) {
 		again := copyTo(t, source.client, places[step], to, osimage.CopyOptions{})
 		if again.Manifests+again.Blobs > 0 || again.PresentBytes != copied.Bytes+copied.PresentBytes {
 			t.Errorf("%s: copied anew %+v", to, again)
+		}
+	}
+
+	for _, target := range []*site{old, modern} {
+		var puts []string
+
+		for _, request := range target.Requests() {
+			if request.Method == http.MethodPut && strings.Contains(request.Path, "/manifests/") {
+				puts = append(puts, request.Path[strings.LastIndex(request.Path, "/")+1:])
+			}
+		}
+
+		// Whoever sees the tag sees the signatures.
+		if last := puts[len(puts)-1]; last != "1" && last != "1.1.0" || slices.Contains(puts[:len(puts)-1], last) {
+			t.Errorf("manifests came as %q", puts)
 		}
 	}
 

@@ -442,3 +442,84 @@ func TestRangesAreLimited(t *testing.T) {
 		t.Errorf("2 MiB at 2 MiB/s took %s", took)
 	}
 }
+
+// Connections are kept while nobody reads, all of them.
+func TestRangesKeepTheirConnections(t *testing.T) {
+	t.Parallel()
+
+	const (
+		parallel, rounds = 8, 4
+		size             = 50_000
+		window           = parallel * size
+	)
+
+	registry := registrytest.StartFaulty(t)
+	reference := fill(t, registry).Reference()
+
+	var received atomic.Int64
+
+	full := make(chan struct{}, rounds)
+
+	image, err := clientOf(t, registry, osimage.WithByteCounter(func(n int64) {
+		if total := received.Add(n); total/window > (total-n)/window {
+			full <- struct{}{}
+		}
+	})).Image(background(t), reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	content, _ := image.Config().Content(osimage.RoleUSR)
+	before := registry.Connections()
+
+	received.Store(0)
+
+	reader, err := image.Ranges(background(t), content, []osimage.Range{{To: rounds * window}},
+		osimage.RangeOptions{Window: window, Parallel: parallel})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for range rounds {
+		<-full
+
+		if _, err := io.CopyN(io.Discard, reader, window); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := reader.Close(); err != nil {
+		t.Error(err)
+	}
+
+	// A connection can be needed again a moment before it is known to be free.
+	if made := registry.Connections() - before; made > parallel+parallel/2 {
+		t.Errorf("%d connections were made for %d requests at the same time", made, parallel)
+	}
+}
+
+// A real registry serves the same bytes in ranges as in one piece.
+func TestRangesOfARealRegistry(t *testing.T) {
+	t.Parallel()
+
+	server := registrytest.Start(t)
+	client := newClient(t, osimage.WithCAFile(server.CAFile), osimage.WithDockerConfig(server.DockerConfig))
+
+	if _, err := client.Push(background(t), build(t, someContents()), "", server.Address+wireTag, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	image, err := client.Image(background(t), server.Address+wireTag)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	content, _ := image.Config().Content(osimage.RoleUSR)
+	layer := layerOf(t, image, content)
+	ranges := []osimage.Range{{From: 1, To: 2}, {From: content.Size - 1, To: content.Size}, {From: 5, To: content.Size - 7}}
+
+	got, err := readRanges(t, image, content, ranges, osimage.RangeOptions{Window: 1 << 20})
+	if want := append([]byte{layer[1], layer[len(layer)-1]}, layer[5:len(layer)-7]...); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %d bytes, want %d: %v", len(got), len(want), err)
+	}
+}
