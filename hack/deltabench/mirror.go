@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -215,6 +216,22 @@ func (m *mirror) tree(ctx context.Context, found packages) (string, error) {
 	}
 
 	return usr, os.WriteFile(filepath.Join(root, "unpacked"), nil, 0o600)
+}
+
+// floor is the floor of two trees, computed once.
+func (m *mirror) floor(ctx context.Context, oldUsr, newUsr string) (int64, error) {
+	name := filepath.Join(m.dir, "floor-"+filepath.Base(filepath.Dir(oldUsr))+"-"+filepath.Base(filepath.Dir(newUsr)))
+
+	if data, err := os.ReadFile(name); err == nil {
+		return strconv.ParseInt(string(data), 10, 64)
+	}
+
+	size, err := floor(ctx, oldUsr, newUsr)
+	if err != nil {
+		return 0, err
+	}
+
+	return size, os.WriteFile(name, strconv.AppendInt(nil, size, 10), 0o600)
 }
 
 func unpack(ctx context.Context, deb, root string) (err error) {

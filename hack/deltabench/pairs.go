@@ -102,7 +102,7 @@ func (p pair) run(ctx context.Context, source *mirror, m measuring, kinds []stri
 	}
 
 	var err error
-	if m.floor, err = floor(ctx, trees[0], trees[1]); err != nil {
+	if m.floor, err = source.floor(ctx, trees[0], trees[1]); err != nil {
 		return err
 	}
 

@@ -11,9 +11,10 @@ var ErrPlan = errors.New("planning options cannot be used")
 
 const (
 	// DefaultRequestCost is what one more request is worth in bytes. On the wire it is about 1 KiB of headers, twice that
-	// where a registry redirects; the rest is time: with some requests under way at once, a connection of 1 Gbit/s moves
-	// 16 KiB in the 0.13 ms that a server needs to find a blob.
-	DefaultRequestCost = 16 << 10
+	// where a registry redirects; the rest is for the registry's work. The time that requests take is no reason for more: a
+	// node still serves while it stages, and some requests are under way at once. On images of Debian, 16 KiB saves a third
+	// of the requests and moves up to a quarter more.
+	DefaultRequestCost = 4 << 10
 	// DefaultMaxRequest bounds what a broken transfer fetches again.
 	DefaultMaxRequest = 4 << 20
 )
