@@ -133,13 +133,15 @@ func (a *assembly) take(ctx context.Context, step chunk.Step) error {
 		return a.fetch(ctx, step)
 	case chunk.Seed:
 		return a.copy(ctx, step, a.writing.options.Seeds[step.Seed].Reader, 0)
-	case chunk.Self:
-		if a.writing.target == nil {
+	case chunk.Self, chunk.Here:
+		if a.writing.target == nil { // nothing can be read again
 			return a.check(ctx, step.First, step.Chunks, nil)
 		}
-	}
 
-	return a.copy(ctx, step, a.writing.target, a.writing.options.Offset)
+		return a.copy(ctx, step, a.writing.target, a.writing.options.Offset)
+	default:
+		return fmt.Errorf("%w: a step of the kind %s", chunk.ErrPlan, step.Kind)
+	}
 }
 
 // pass hands on what needs no bytes.

@@ -67,7 +67,7 @@ func (b *bench) use(machine *faulty.Machine) {
 		Host: machine, Variables: boot.NewVariables(b.variables), StateDir: b.stateDir, Architecture: "amd64",
 		Written: func(bytes int64) { b.written += bytes },
 	})
-	b.scheme.SetSyncEvery(8<<10)
+	b.scheme.SetSyncEvery(8 << 10)
 }
 
 func (b *bench) state(t fataler) slots.State {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -193,12 +194,19 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 
 	defer func() { err = errors.Join(err, medium.Close()) }()
 
+	running, err := w.runningSeed(ctx, content.Role)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, running.close()) }()
+
 	done := w.note.Synced[content.Role]
 
 	w.progress(w.before + done)
 
 	return osimage.Write(ctx, w.source, content.Role, medium, osimage.WriteOptions{
-		Room: w.room(content.Role), Start: done, SyncEvery: w.scheme.syncEvery,
+		Room: w.room(w.number(content.Role)), Start: done, SyncEvery: w.scheme.syncEvery, Seeds: running.seeds,
 		Synced: func(synced int64) error { return w.noteSynced(content.Role, synced) },
 		Progress: func(now int64) {
 			w.scheme.written(max(0, now-done)) // it goes back when all is written once more
@@ -208,8 +216,71 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 	})
 }
 
-// room is the size of the partition for a content, in bytes.
-func (w *writer) room(role osimage.Role) int64 { return w.view.place.Kernel[w.number(role)].Size }
+// room is the size of a partition, in bytes.
+func (w *writer) room(number int) int64 { return w.view.place.Kernel[number].Size }
+
+// seeds are the parts of the running slot that a new content may share bytes with, open for reading.
+type seeds struct {
+	seeds []osimage.Seed
+	close func() error
+}
+
+// runningSeed opens the running file system. Hash trees have nothing in common with older ones.
+func (w *writer) runningSeed(ctx context.Context, role osimage.Role) (seeds, error) {
+	if role != w.view.place.Role {
+		return seeds{close: func() error { return nil }}, nil
+	}
+
+	number := w.view.layout.running.data.Index
+
+	medium, err := w.scheme.host.OpenPartition(ctx, number, false)
+	if err != nil {
+		return seeds{}, fmt.Errorf("opening partition %d of %s: %w", number, w.view.place.Disk, err)
+	}
+
+	return seeds{
+		seeds: []osimage.Seed{{Name: "the running slot", Reader: medium, Size: w.room(number)}}, close: medium.Close,
+	}, nil
+}
+
+// runningUKI opens the UKI that runs: its kernel is often that of the next version. When it cannot be told which one that
+// is, or it is gone, all of the next one is fetched.
+func (w *writer) runningUKI() (seeds, error) {
+	none := seeds{close: func() error { return nil }}
+
+	at := slices.IndexFunc(w.view.entries, func(e entry) bool { return e.rootHash != "" && e.rootHash == w.view.runningHash() })
+	if at < 0 {
+		return none, nil
+	}
+
+	path := w.view.entries[at].path
+
+	file, err := w.view.files.Open(path)
+	if isAbsent(err) {
+		return none, nil
+	}
+
+	if err != nil {
+		return seeds{}, fmt.Errorf("opening %s: %w", path, err)
+	}
+
+	return seeds{seeds: []osimage.Seed{{Name: path, Reader: file, Size: file.Size()}}, close: file.Close}, nil
+}
+
+// seeded is a source that need not fetch what is at hand.
+type seeded interface {
+	OpenSeeded(
+		ctx context.Context, role osimage.Role, seeds []osimage.Seed, planned func(osimage.Planned),
+	) (io.ReadCloser, error)
+}
+
+func (w *writer) openUKI(ctx context.Context, running seeds) (io.ReadCloser, error) {
+	if source, ok := w.source.(seeded); ok {
+		return source.OpenSeeded(ctx, osimage.RoleUKI, running.seeds, nil)
+	}
+
+	return w.source.Open(ctx, osimage.RoleUKI, 0)
+}
 
 // noteSynced stores how far a content is written. From then on the image counts as not read back.
 func (w *writer) noteSynced(role osimage.Role, bytes int64) error {
@@ -239,7 +310,14 @@ func (w *writer) writeUKI(ctx context.Context, content osimage.Content) (err err
 		return fmt.Errorf("removing %s: %w", stagedUKI, err)
 	}
 
-	reader, err := w.source.Open(ctx, content.Role, 0)
+	running, err := w.runningUKI()
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, running.close()) }()
+
+	reader, err := w.openUKI(ctx, running)
 	if err != nil {
 		return fmt.Errorf("opening it: %w", err)
 	}
