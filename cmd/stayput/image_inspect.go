@@ -11,6 +11,8 @@ import (
 	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
+const kibibyte = 1 << 10
+
 // inspection is what `stayput image inspect` prints.
 type inspection struct {
 	Reference string         `json:"reference"`
@@ -103,11 +105,16 @@ func (i inspection) describe(out io.Writer) {
 		}
 	}
 
-	_, _ = fmt.Fprintf(out, "\nROLE\tSIZE MiB\tLAYER MiB\tRAW DIGEST\n")
+	_, _ = fmt.Fprintf(out, "\nROLE\tSIZE MiB\tLAYER MiB\tINDEX KiB\tRAW DIGEST\n")
 
 	for _, content := range i.Config.Contents {
-		_, _ = fmt.Fprintf(out, "%s\t%.1f\t%.1f\t%s\n", content.Role,
-			float64(content.RawSize)/mebibyte, float64(content.Size)/mebibyte, content.RawDigest)
+		index := "-" // an update fetches all of it
+		if content.ChunkIndex != nil {
+			index = fmt.Sprintf("%.1f", float64(content.ChunkIndex.Size)/kibibyte)
+		}
+
+		_, _ = fmt.Fprintf(out, "%s\t%.1f\t%.1f\t%s\t%s\n", content.Role,
+			float64(content.RawSize)/mebibyte, float64(content.Size)/mebibyte, index, content.RawDigest)
 	}
 }
 

@@ -32,6 +32,11 @@ func TestImageInspectText(t *testing.T) {
 		}
 	}
 
+	// An image that we made has a chunk index.
+	if _, table, _ := strings.Cut(text, "ROLE"); !strings.Contains(table, "INDEX KiB") || strings.Contains(table, " - ") {
+		t.Errorf("inspect printed\n%s", table)
+	}
+
 	if strings.Contains(text, "Root hash") || strings.ContainsRune(text, 0x1b) {
 		t.Errorf("inspect printed\n%q", text)
 	}
