@@ -18,6 +18,7 @@ type batch struct {
 	// What compress makes.
 	ids    []ID
 	frames []packedFrame
+	packed []byte
 	done   chan struct{}
 }
 
@@ -27,13 +28,21 @@ type group struct {
 	zeros  bool
 }
 
+// packedFrame has the frame's size in batch.packed, its raw size, and its number of chunks.
 type packedFrame struct {
-	packed      []byte
-	raw, chunks int
+	packed, raw, chunks int
 }
 
-func newBatch() *batch {
-	return &batch{raw: make([]byte, 0, batchSize+greatestChunk), done: make(chan struct{})}
+// newBatch makes an empty batch with the memory of one that is written, if there is one.
+func newBatch(spare *batch) *batch {
+	if spare == nil {
+		spare = &batch{raw: make([]byte, 0, batchSize+greatestChunk)}
+	}
+
+	return &batch{
+		raw: spare.raw[:0], lengths: spare.lengths[:0], groups: spare.groups[:0], ids: spare.ids[:0], frames: spare.frames[:0],
+		packed: spare.packed[:0], done: make(chan struct{}),
+	}
 }
 
 // add appends a chunk, and tells whether the batch is large enough and may end here.
@@ -82,9 +91,9 @@ func (b *batch) compress(packer *packer) {
 				size, chunks = packer.fill(raw, left)
 			}
 
-			b.frames = append(b.frames, packedFrame{
-				packed: packer.encoder.EncodeAll(raw[:size], nil), raw: size, chunks: chunks,
-			})
+			before := len(b.packed)
+			b.packed = packer.encoder.EncodeAll(raw[:size], b.packed)
+			b.frames = append(b.frames, packedFrame{packed: len(b.packed) - before, raw: size, chunks: chunks})
 
 			for _, length := range left[:chunks] {
 				b.ids = append(b.ids, IDOf(raw[:length]))
@@ -105,7 +114,7 @@ func sum(lengths []int) int {
 	return size
 }
 
-// packer decides what becomes a frame, and compresses it.
+// packer decides what becomes a frame, and compresses it. Each goroutine has its own.
 //
 // An update has to fetch a whole frame even when it needs one chunk of it, so frames should end where what is changed
 // together ends: at the borders of files. The packer does not know files. But a chunk compresses much better after others
@@ -118,6 +127,7 @@ type packer struct {
 	// size is the most raw bytes of a frame of more than one chunk, gain what a chunk must save in percent of its own
 	// compressed size.
 	size, gain int
+	scratch    []byte
 }
 
 // fill returns the raw size and the number of the first chunks that shall be one frame.
@@ -145,5 +155,7 @@ func (p *packer) fill(raw []byte, lengths []int) (size, chunks int) {
 }
 
 func (p *packer) measure(raw []byte) int {
-	return len(p.trial.EncodeAll(raw, nil))
+	p.scratch = p.trial.EncodeAll(raw, p.scratch[:0])
+
+	return len(p.scratch)
 }

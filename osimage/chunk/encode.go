@@ -33,10 +33,10 @@ type Options struct {
 	// Gain is what a chunk must save to join the frame of the chunks before it, in percent of what it needs alone. 0 means
 	// DefaultGain. 100 gives each chunk a frame.
 	Gain int
-	// Level is the effort of the zstd encoder, 0 means the best.
+	// Level is the effort of the zstd encoder. 0 means zstd.SpeedBetterCompression: the best one makes layers 3 to 5 %
+	// smaller, and needs 35 MiB more for each goroutine.
 	Level zstd.EncoderLevel
-	// Concurrency is the number of goroutines that compress. 0 means 1. The result does not depend on it. Each costs 40 MiB
-	// of memory at the best level, 12 MiB at the others.
+	// Concurrency is the number of goroutines that compress. 0 means 1. The result does not depend on it.
 	Concurrency int
 	// Progress, when set, is called with the number of raw bytes that are written.
 	Progress func(done int64)
@@ -74,7 +74,7 @@ func Encode(ctx context.Context, input io.Reader, output io.Writer, options Opti
 type encoding struct {
 	options Options
 	chunker *Chunker
-	packer  *packer
+	packer  packer
 	output  io.Writer
 	raw     hash.Hash
 	layer   hash.Hash
@@ -83,6 +83,8 @@ type encoding struct {
 	table    *seekable.Encoder
 	finished *finishedFrame
 	index    *Index
+	// spare has batches that are written, so that their memory is used again.
+	spare chan *batch
 }
 
 func newEncoding(output io.Writer, options Options) (*encoding, error) {
@@ -96,7 +98,7 @@ func newEncoding(output io.Writer, options Options) (*encoding, error) {
 			ErrParams, options.Frame, options.Gain, MaxFrame)
 	}
 
-	options.Level = cmp.Or(options.Level, zstd.SpeedBestCompression)
+	options.Level = cmp.Or(options.Level, zstd.SpeedBetterCompression)
 
 	chunker, err := NewChunker(options.Params)
 	if err != nil {
@@ -122,8 +124,9 @@ func newEncoding(output io.Writer, options Options) (*encoding, error) {
 
 	return &encoding{
 		options: options, chunker: chunker, output: output, raw: sha256.New(), layer: sha256.New(),
-		packer: &packer{encoder: encoder, trial: trial, size: options.Frame, gain: options.Gain},
+		packer: packer{encoder: encoder, trial: trial, size: options.Frame, gain: options.Gain},
 		table:  table, finished: finished, index: newIndex(options.Params, 0, 0),
+		spare: make(chan *batch, 2*options.Concurrency+2),
 	}, nil
 }
 
@@ -160,9 +163,11 @@ func (e *encoding) run(ctx context.Context, input io.Reader) error {
 	})
 
 	for range e.options.Concurrency {
+		packer := e.packer
+
 		group.Go(func() error {
 			for work := range todo {
-				work.compress(e.packer)
+				work.compress(&packer)
 				close(work.done)
 			}
 
@@ -191,7 +196,7 @@ func (e *encoding) run(ctx context.Context, input io.Reader) error {
 
 // cut reads the input and makes batches of it. Where a batch ends depends on the input only.
 func (e *encoding) cut(ctx context.Context, input io.Reader, todo, ordered chan<- *batch) error {
-	work := newBatch()
+	work := newBatch(nil)
 
 	send := func() error {
 		for _, queue := range []chan<- *batch{ordered, todo} {
@@ -202,7 +207,12 @@ func (e *encoding) cut(ctx context.Context, input io.Reader, todo, ordered chan<
 			}
 		}
 
-		work = newBatch()
+		select {
+		case spare := <-e.spare:
+			work = newBatch(spare)
+		default:
+			work = newBatch(nil)
+		}
 
 		return nil
 	}
@@ -226,17 +236,18 @@ func (e *encoding) cut(ctx context.Context, input io.Reader, todo, ordered chan<
 }
 
 func (e *encoding) write(work *batch) error {
-	raw := work.raw
+	raw, packed := work.raw, work.packed
 	chunk := 0
 
 	for _, frame := range work.frames {
-		e.finished.packed = frame.packed
+		e.finished.packed = packed[:frame.packed]
+		packed = packed[frame.packed:]
 
 		if _, err := e.table.Encode(raw[:frame.raw]); err != nil {
 			return fmt.Errorf("adding to the seek table: %w", err)
 		}
 
-		if err := e.emit(frame.packed); err != nil {
+		if err := e.emit(e.finished.packed); err != nil {
 			return err
 		}
 
@@ -245,13 +256,18 @@ func (e *encoding) write(work *batch) error {
 			chunk++
 		}
 
-		e.index.endFrame(len(frame.packed))
+		e.index.endFrame(frame.packed)
 
 		raw = raw[frame.raw:]
 	}
 
 	if e.options.Progress != nil {
 		e.options.Progress(e.index.RawSize())
+	}
+
+	select {
+	case e.spare <- work:
+	default:
 	}
 
 	return nil
