@@ -79,6 +79,10 @@ bench: build ## Print the figures of docs/measurements.md that need no machine
 bmc-soak: ## Poll 1,000 simulated BMCs, act on 200 at a time for 10 minutes, and print the figures
 	go test -v -count=1 -timeout 20m -run '^TestSoak$$' ./bmc/fault -soak 10m -soak-bmcs 1000 -soak-operations 200
 
+.PHONY: interop
+interop: ## Test signatures against cosign v2 and v3; the first time builds them, for a quarter of an hour
+	go test -v -count=1 -timeout 60m -tags interop ./test/interop
+
 .PHONY: packages
 packages:
 	@hack/packages.sh

@@ -494,3 +494,46 @@ func replaceInFile(t *testing.T, path, old, replacement string) {
 
 	trusttest.Must(t, os.WriteFile(path, []byte(strings.Replace(string(data), old, replacement, 1)), 0o600))
 }
+
+// TestBrokenLayouts has folders in which the signatures cannot be read, or are none.
+func TestBrokenLayouts(t *testing.T) {
+	t.Parallel()
+
+	const entry = `{"mediaType":"application/vnd.oci.image.manifest.v1+json"`
+
+	for name, test := range map[string]struct {
+		index string
+		want  error
+	}{
+		"no JSON":             {"hello", osimage.ErrNotAnImage},
+		"too large":           {strings.Repeat(" ", 4<<20+1), osimage.ErrTooLarge},
+		"no digest":           {`{"manifests":[` + entry + `}]}`, trust.ErrUnsigned},
+		"path for a digest":   {`{"manifests":[` + entry + `,"digest":"sha256:../../etc"}]}`, osimage.ErrNotAnImage},
+		"missing manifest":    {`{"manifests":[` + entry + `,"digest":"` + trust.DigestOf(nil) + `"}]}`, trust.ErrUnsigned},
+		"tag without digest":  {`{"manifests":[` + entry + `,"annotations":{"org.opencontainers.image.ref.name":"%s"}}]}`, trust.ErrUnsigned},
+		"nothing":             {`{}`, trust.ErrUnsigned},
+		"manifest is no JSON": {`{"manifests":[` + entry + `,"digest":"` + trust.DigestOf([]byte("hello")) + `"}]}`, trust.ErrUnsigned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir, signer := build(t, someContents()), newSigner(t)
+
+			image, err := osimage.OpenLayout(t.Context(), dir, "")
+			trusttest.Must(t, err)
+
+			text := strings.ReplaceAll(test.index, "%s", trust.SignatureTag(image.Digest()))
+			trusttest.Must(t, os.WriteFile(filepath.Join(dir, "index.json"), []byte(text), 0o600))
+			trusttest.Must(t, os.WriteFile(
+				filepath.Join(dir, "blobs", "sha256", strings.TrimPrefix(trust.DigestOf([]byte("hello")), "sha256:")), []byte("hello"), 0o600))
+
+			policy, err := trust.NewPolicy(trust.ModeRequire, []trust.Key{signer.Key()})
+			trusttest.Must(t, err)
+
+			_, err = trust.Verify(t.Context(), osimage.LayoutSignatures(dir), policy, image.Digest())
+			if !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+		})
+	}
+}

@@ -19,6 +19,9 @@ const (
 	ContainerdVersion = "v2.2.2"
 	// BareMetalOperatorVersion is that of its API in the project's own go.mod, too.
 	BareMetalOperatorVersion = "v0.13.2"
+	// Cosign2Version and Cosign3Version are the newest of each major version: v2 signs at a tag, v3 in bundles.
+	Cosign2Version = "v2.6.5"
+	Cosign3Version = "v3.1.3"
 )
 
 const (
@@ -89,6 +92,22 @@ func BareMetalOperator() Set {
 	return Set{
 		name: "baremetal-operator-" + BareMetalOperatorVersion, module: "hack/bmo", minutes: 3,
 		steps: []step{{ldflags: "-s -w", packages: []string{"github.com/metal3-io/baremetal-operator"}}},
+	}
+}
+
+// Cosign2 is sigstore's cosign before it signed in bundles. Only `make interop` needs it.
+func Cosign2() Set {
+	return Set{
+		name: "cosign-" + Cosign2Version, module: "hack/cosign2", minutes: 6,
+		steps: []step{{ldflags: "-s -w", packages: []string{"github.com/sigstore/cosign/v2/cmd/cosign"}}},
+	}
+}
+
+// Cosign3 is sigstore's cosign. Only `make interop` needs it.
+func Cosign3() Set {
+	return Set{
+		name: "cosign-" + Cosign3Version, module: "hack/cosign3", minutes: 6,
+		steps: []step{{ldflags: "-s -w", packages: []string{"github.com/sigstore/cosign/v3/cmd/cosign"}}},
 	}
 }
 

@@ -24,6 +24,8 @@ func TestTheModulesPinTheVersionsThatTheSetsAreNamedAfter(t *testing.T) {
 	for file, pin := range map[string]string{
 		"hack/kubernetes/go.mod": "k8s.io/kubernetes " + tools.KubernetesVersion,
 		"hack/containerd/go.mod": "github.com/containerd/containerd/v2 " + tools.ContainerdVersion,
+		"hack/cosign2/go.mod":    "github.com/sigstore/cosign/v2 " + tools.Cosign2Version,
+		"hack/cosign3/go.mod":    "github.com/sigstore/cosign/v3 " + tools.Cosign3Version,
 		"hack/bmo/go.mod":        "github.com/metal3-io/baremetal-operator " + tools.BareMetalOperatorVersion,
 		"go.mod":                 "github.com/metal3-io/baremetal-operator/apis " + tools.BareMetalOperatorVersion,
 	} {
@@ -32,7 +34,7 @@ func TestTheModulesPinTheVersionsThatTheSetsAreNamedAfter(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if !regexp.MustCompile(`(?m)^\s*(require )?` + regexp.QuoteMeta(pin) + `$`).Match(data) {
+		if !regexp.MustCompile(`(?m)^\s*(require )?` + regexp.QuoteMeta(pin) + `( // indirect)?$`).Match(data) {
 			t.Errorf("%s does not require %s", file, pin)
 		}
 	}
