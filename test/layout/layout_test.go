@@ -32,6 +32,14 @@ func rules() []rule {
 		{folder: "api", why: "the API is what others build on"},
 		{folder: "bmc", only: []string{"api"}, never: kubernetesClients(), why: "a BMC knows nothing of Kubernetes"},
 		{folder: "osimage", only: []string{"api"}, never: kubernetesClients(), why: "an image knows nothing of Kubernetes"},
+		{
+			folder: "osimage/trust",
+			never: []string{
+				"google.golang.org/grpc", "github.com/sigstore/sigstore-go", "github.com/sigstore/rekor", "github.com/theupdateframework",
+				"golang.org/x/oauth2",
+			},
+			why: "each node verifies signatures, with keys alone",
+		},
 		{folder: "sysext", only: []string{"api"}, never: kubernetesClients(), why: "a bundle knows nothing of Kubernetes"},
 		{
 			folder: "agent", only: []string{"api", "osimage", "sysext"},
