@@ -242,7 +242,7 @@ func (t *transfer) failed(err error) error {
 
 	// A mirror that cuts each transfer is worse than none.
 	if t.failures > 1 && t.host != nil {
-		t.host.rest(t.from.client.now(), err)
+		t.host.rest(t.from.client.now())
 	}
 
 	return t.from.client.retry.pause(t.ctx, t.failures, err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/registrytest"
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 const simpleSigning = "application/vnd.dev.cosign.simplesigning.v1+json"
@@ -567,5 +568,51 @@ func TestCopyLocationsThatCannotBe(t *testing.T) {
 		if _, err := source.client.Copy(background(t), test.from, test.to, osimage.CopyOptions{}); !errors.Is(err, test.want) {
 			t.Errorf("%s to %s: got %v, want %v", test.from, test.to, err, test.want)
 		}
+	}
+}
+
+// What verified at the source verifies at the target, whichever way it came, and in whichever form it was signed.
+func TestCopiesVerify(t *testing.T) {
+	t.Parallel()
+
+	signer := newSigner(t)
+
+	for name, form := range map[string]trust.Form{"by tag": trust.FormTag, "by bundle": trust.FormBundle} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			source, old, modern := newSite(t), newSite(t), newSite(t, registrytest.WithReferrers())
+			image := fill(t, source.Faulty)
+			stick := filepath.Join(t.TempDir(), "stick")
+
+			signDigest(t, signatures(t, source.client, source.Address+wireTag), signer, image.Digest(), form)
+
+			from := source.location("os/labos:1.1.0")
+			for _, to := range []osimage.Location{{Dir: stick}, old.location("os/labos:1.1.0"), modern.location("os/labos:1.1.0")} {
+				copyTo(t, source.client, from, to, osimage.CopyOptions{})
+
+				from = to
+			}
+
+			for _, target := range []*site{old, modern} {
+				if _, err := clientOf(t, target.Faulty, requireBy(t, signer)).Image(background(t), target.Address+wireTag); err != nil {
+					t.Error(err)
+				}
+
+				_, err := clientOf(t, target.Faulty, requireBy(t, newSigner(t))).Image(background(t), target.Address+wireTag)
+				if !errors.Is(err, osimage.ErrUntrusted) {
+					t.Errorf("with another key: %v", err)
+				}
+			}
+
+			policy, err := trust.NewPolicy(trust.ModeRequire, []trust.Key{signer.Key()})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := osimage.OpenTrustedLayout(background(t), stick, "", policy); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

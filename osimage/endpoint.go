@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,7 +20,7 @@ import (
 	"github.com/stayput-dev/stayput/osimage/hosts"
 )
 
-// restAfterFailure is how long a mirror is not asked after it failed: each layer would wait for it again otherwise.
+// restAfterFailure is how long a mirror that failed is asked after all others: each layer would wait for it again otherwise.
 const restAfterFailure = 30 * time.Second
 
 // sessions are authenticated transports, by repository and scope.
@@ -37,9 +38,8 @@ type endpoint struct {
 
 	mutex    sync.Mutex
 	sessions sessions
-	// rests is until when a mirror is not asked, and reason why.
-	rests  time.Time
-	reason error
+	// rests is until when a mirror is asked after all others.
+	rests time.Time
 }
 
 // repository is where the host has a repository of the registry.
@@ -123,27 +123,23 @@ func (e *endpoint) forget(key string) {
 	e.mutex.Unlock()
 }
 
-// rest keeps a mirror that failed from being asked for a while.
-func (e *endpoint) rest(now time.Time, reason error) {
+// rest keeps a mirror that failed from being asked first for a while.
+func (e *endpoint) rest(now time.Time) {
 	if e.last {
 		return
 	}
 
 	e.mutex.Lock()
-	e.rests, e.reason = now.Add(restAfterFailure), reason
-	e.mutex.Unlock()
+	defer e.mutex.Unlock()
+
+	e.rests = now.Add(restAfterFailure)
 }
 
-// resting returns why a mirror is not asked now, nil when it is.
-func (e *endpoint) resting(now time.Time) error {
+func (e *endpoint) resting(now time.Time) bool {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 
-	if now.Before(e.rests) {
-		return fmt.Errorf("not asked again yet: %w", e.reason)
-	}
-
-	return nil
+	return now.Before(e.rests)
 }
 
 // newEndpoint sets up the connections to a host of hosts.toml.
@@ -286,11 +282,15 @@ type tried struct {
 	err  error
 }
 
-// allFailed is the error when several hosts were asked in turn: of the kind of the last one's, naming each.
+// allFailed is the error when several hosts were asked in turn: of the kind of the registry's own, naming each.
 func allFailed(subject string, tries []tried) error {
 	last := tries[len(tries)-1]
 	if len(tries) == 1 {
 		return last.err
+	}
+
+	if at := slices.IndexFunc(tries, func(try tried) bool { return try.host.last }); at >= 0 {
+		last = tries[at]
 	}
 
 	result := &Error{Kind: ErrTransient, Subject: subject, Fix: fixLater}

@@ -196,6 +196,13 @@ func TestMirrorsRest(t *testing.T) {
 	if asked := mirror.Requests(); len(asked) != 2 {
 		t.Errorf("a mirror that is broken was asked %d times: %+v", len(asked), asked)
 	}
+
+	// When there is nobody else, it is better than nothing.
+	upstream.Stop()
+
+	if _, err := client.Image(background(t), upstream.Address+wireTag); err != nil || len(mirror.Requests()) == 0 {
+		t.Errorf("without the upstream: %v", err)
+	}
 }
 
 // The files of hosts.toml are used: a CA, a header, another path; and each host has its own credentials.

@@ -170,8 +170,8 @@ func WithStallTimeout(after time.Duration) Option {
 // /etc/containerd/certs.d; see the package osimage/hosts. An empty path means no mirrors.
 //
 // The files are read again for each image, so that a change needs no restart. A tag is resolved only by hosts with that
-// capability; blobs and manifests come from any host, since their digests are verified. A host that fails is not asked
-// for half a minute. Each host gets only credentials that are kept under its own name.
+// capability; blobs and manifests come from any host, since their digests are verified. A host that fails is asked
+// after all others for half a minute. Each host gets only credentials that are kept under its own name.
 func WithHostsDir(path string) Option {
 	return func(client *Client) error {
 		client.hostsDir = path

@@ -105,20 +105,17 @@ func (p *place) withoutMirrors() *place {
 func (p *place) each(ctx context.Context, subject string, need hosts.Capability, work func(host *endpoint) error) error {
 	var tries []tried
 
-	for _, host := range p.endpoints {
+	for _, host := range p.inOrder() {
 		if !host.host.May(need) {
 			continue
 		}
 
-		err := host.resting(p.client.now())
-		if err == nil {
-			err = classify(ctx, subject, work(host))
-			if err == nil || ctx.Err() != nil {
-				return err
-			}
-
-			p.failed(ctx, host, err)
+		err := classify(ctx, subject, work(host))
+		if err == nil || ctx.Err() != nil {
+			return err
 		}
+
+		p.failed(ctx, host, err)
 
 		tries = append(tries, tried{host: host, err: err})
 	}
@@ -133,6 +130,23 @@ func (p *place) each(ctx context.Context, subject string, need hosts.Capability,
 	return allFailed(subject, tries)
 }
 
+// inOrder puts the mirrors that failed just now behind all others: when those fail too, they are better than nothing.
+func (p *place) inOrder() []*endpoint {
+	var awake, resting []*endpoint
+
+	now := p.client.now()
+
+	for _, host := range p.endpoints {
+		if host.resting(now) {
+			resting = append(resting, host)
+		} else {
+			awake = append(awake, host)
+		}
+	}
+
+	return append(awake, resting...)
+}
+
 // failed notes that a host did not do its work, and tells it when another one follows.
 func (p *place) failed(ctx context.Context, host *endpoint, err error) {
 	if host.last {
@@ -144,7 +158,7 @@ func (p *place) failed(ctx context.Context, host *endpoint, err error) {
 
 	// A mirror that has not this one may have the next. One that cannot be reached, or refuses us, has none of them.
 	if !isAboutTheBlob(err) {
-		host.rest(p.client.now(), err)
+		host.rest(p.client.now())
 	}
 
 	if p.client.notice != nil {
