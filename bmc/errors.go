@@ -95,9 +95,8 @@ type Error struct {
 	Detail string
 	// RetryAfter is what the BMC asks to wait; 0 when it does not say.
 	RetryAfter time.Duration
-	// Refused tells that the BMC answered the request of an action, or of another change, with a refusal. What BMCs say
-	// is not always what they do: some carry out what they have refused. False when nothing was sent, and when the
-	// refusal came before the request.
+	// Refused tells that the BMC answered the request of an action with a refusal. What BMCs say is not always what they
+	// do: some carry out what they have refused. False when the action was certainly not sent.
 	Refused bool
 	// LeftOff tells that the machine was switched off, or may still go off, by actions that were to end with it on, and
 	// that nobody switches it on now: the caller has to, or to tell a person.

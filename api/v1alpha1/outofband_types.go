@@ -74,6 +74,10 @@ type PowerIntent struct {
 	// SentAt is when the BMC accepted it; absent while that is not known.
 	// +optional
 	SentAt *metav1.MicroTime `json:"sentAt,omitempty"`
+	// Refusal is what the BMC said when it refused it; absent: it did not. Some BMCs carry out what they refuse.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Refusal string `json:"refusal,omitempty"`
 }
 
 // PowerEvent is a change of the power that was seen, or an action.
@@ -89,6 +93,9 @@ type PowerEvent struct {
 	// Unknown: the action's answer was lost, it may not have been sent.
 	// +optional
 	Unknown bool `json:"unknown,omitempty"`
+	// Refused: the BMC refused the action, and says that it has not acted.
+	// +optional
+	Refused bool `json:"refused,omitempty"`
 }
 
 // BMCLogEntry is an entry of a BMC's log of its machine.

@@ -99,8 +99,11 @@ func (m *machine) run(ctx context.Context, c command) (string, error) {
 		return "", m.fail(bmc.Transient, c.op, "nothing was sent, ipmitool cannot be run: "+err.Error(), err)
 	}
 	kind, detail := classify(stderr.String()+"\n"+stdout.String(), c.writes && sent)
+	failed := m.fail(kind, c.op, detail, err)
+	// A write that was sent, and neither unanswered nor left open, was answered with a refusal.
+	failed.Refused = c.writes && sent && kind != bmc.Unknown
 
-	return "", m.fail(kind, c.op, detail, err)
+	return "", failed
 }
 
 // unread is an error when ipmitool says that it could not read a part of the log or of the FRU: its exit code is 0 then.
@@ -150,7 +153,7 @@ func (m *machine) arguments(c command) []string {
 	return arguments
 }
 
-func (m *machine) fail(kind bmc.Kind, op, detail string, cause error) error {
+func (m *machine) fail(kind bmc.Kind, op, detail string, cause error) *bmc.Error {
 	return &bmc.Error{
 		Kind: kind, Op: op, BMC: m.options.Address.HostPort(), Detail: m.options.Credentials.Redact(detail), Err: cause,
 	}

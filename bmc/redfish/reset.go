@@ -2,6 +2,7 @@ package redfish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -92,10 +93,20 @@ func (m *machine) Do(ctx context.Context, action bmc.Action) error {
 		op: op, method: http.MethodPost, uri: reset.Target, body: map[string]string{"ResetType": string(chosen)},
 	})
 	if err != nil {
-		return m.classify(op, true, err)
+		return answered(m.classify(op, true, err), err)
 	}
 
 	return nil
+}
+
+// answered marks an error as the BMC's refusal of the request itself, where it is one.
+func answered(failed, cause error) error {
+	ours, ok := errors.AsType[*bmc.Error](failed)
+	if ok && statusOf(cause) != 0 && ours.Kind != bmc.Unknown {
+		ours.Refused = true
+	}
+
+	return failed
 }
 
 // resetTypes lists the ResetTypes that the BMC allows, inline or in the ActionInfo resource (OpenBMC); empty when it

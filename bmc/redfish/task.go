@@ -2,6 +2,7 @@ package redfish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -69,7 +70,7 @@ func (m *machine) follow(op string, accepted answer) error {
 			return m.unfinished(op, monitor, ctx.Err())
 		case isFinal(status):
 			// The monitor gives the answer of the request itself in the end.
-			return m.classify(op, true, err)
+			return answered(m.classify(op, true, err), err)
 		default:
 			if failures++; failures == pollTries {
 				return m.unfinished(op, monitor, m.classify(op, false, err))
@@ -154,7 +155,12 @@ func (m *machine) taskFailed(op, state string, messages []taskMessage) error {
 		detail += ": " + text
 	}
 
-	return m.fail(kind, op, detail)
+	failed := m.fail(kind, op, detail)
+	if ours, ok := errors.AsType[*bmc.Error](failed); ok {
+		ours.Refused = kind != bmc.Unknown
+	}
+
+	return failed
 }
 
 // unfinished is the error of a task whose end was not seen.

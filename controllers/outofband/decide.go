@@ -2,6 +2,7 @@ package outofband
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -65,9 +66,17 @@ const (
 
 // Decide says what to do next. It has no effects.
 func Decide(w World, now time.Time) Decision {
-	switch {
-	case w.Recorded != "":
+	if w.Recorded != "" {
 		return w.confirm(now)
+	}
+	if owed := w.leftOff(now); owed != nil {
+		return *owed
+	}
+	if w.Next != "" {
+		// The earlier attempt owes nothing.
+		w.Attempt, w.Status, w.Next = w.Next, nil, ""
+	}
+	switch {
 	case !watched(w.Phase):
 		return w.afterOutage()
 	case w.Status == nil, w.ended():
@@ -227,10 +236,22 @@ func (w World) obstacle(now time.Time) *Decision {
 		phase, deadline, after = v1alpha1.OutOfBandSilent, now.Add(w.Settings.SilentAfterReset), w.Settings.SilentAfterReset
 	case reason == v1alpha1.OutOfBandPoolSilent && !now.Before(w.LastSign.Add(w.SilentAfter+brakeLimit)):
 		phase = v1alpha1.OutOfBandNeedsHuman
+	case w.Problem != nil && w.Problem.Refused && !now.Before(w.refusedUntil(last)):
+		phase, deadline, after = v1alpha1.OutOfBandNeedsHuman, time.Time{}, pollIdle
+		text += "; look at its console, and switch it on by hand"
 	}
 	decision := wait(w.status(phase, reason, text, deadline), after)
 
 	return &decision
+}
+
+// refusedUntil is how long a BMC may refuse to switch the machine on before a person is asked.
+func (w World) refusedUntil(last *bmc.Sent) time.Time {
+	if last == nil {
+		return w.LastSign.Add(w.SilentAfter + brakeLimit)
+	}
+
+	return w.resetEnds(*last)
 }
 
 // disabled only looks, as spec.outOfBand.disabled wants it.
@@ -268,9 +289,9 @@ func (w World) hindrance() (reason v1alpha1.OutOfBandReason, text, left string) 
 // resetsUsedUp asks a person, and looks at the power now and then: they may switch it.
 func (w World) resetsUsedUp(more string) Decision {
 	return wait(w.status(v1alpha1.OutOfBandNeedsHuman, v1alpha1.OutOfBandResetsUsedUp, fmt.Sprintf(
-		"%s%s after %d of %d resets%s; look at status.outOfBand.evidence and at its console, then repair "+
+		"%s%s after %d of %d resets%s%s; look at status.outOfBand.evidence and at its console, then repair "+
 			"or reset it by hand, or raise spec.outOfBand.maxResets",
-		w.silentText(), w.powerText(), w.Status.Resets, w.Settings.MaxResets, more), time.Time{}), pollIdle)
+		w.silentText(), w.powerText(), w.Status.Resets, w.Settings.MaxResets, w.refusalText(), more), time.Time{}), pollIdle)
 }
 
 // beginReset starts a new reset when there is one left.
@@ -302,10 +323,13 @@ func (w World) beginReset(now time.Time) Decision {
 
 // continueReset goes on with a reset whose last action was sent, or may have been.
 func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
-	ends := w.resetEnds(last)
+	ends, refusal := w.resetEnds(last), w.Status.Intent.Refusal
 	step := bmc.IntentRestart.Next(*w.Seen, last, w.limits(), now)
 	if step.Verb == bmc.Expired && w.unfinished(last) {
 		step = bmc.IntentRestart.First(*w.Seen)
+	}
+	if refusal != "" && step.Verb != bmc.Send {
+		step.Why = fmt.Sprintf("the BMC refused %s, and may have acted all the same (%s)", last.Action, refusal)
 	}
 	switch {
 	case step.Verb == bmc.Send:
@@ -317,7 +341,7 @@ func (w World) continueReset(last bmc.Sent, now time.Time) Decision {
 		return wait(w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandWaitingAfterReset,
 			fmt.Sprintf("%s: %s; waiting for a sign of life", w.resetOf(), step.Why), ends),
 			ends.Sub(now))
-	case !boots(last.Action) && w.Seen.Power == bmc.PowerOn && w.Status.Resets < w.Settings.MaxResets && !w.hasTime():
+	case refusal == "" && !boots(last.Action) && w.Seen.Power == bmc.PowerOn && w.Status.Resets < w.Settings.MaxResets && !w.hasTime():
 		// It was to be off, and long after it is on.
 		return w.giveTime("a reset was to switch it off, it is on, another may have switched it on", now)
 	default:
@@ -381,8 +405,26 @@ func (w World) confirm(now time.Time) Decision {
 
 // stillWanted tells whether nothing but the BMC could keep a stored intent from being sent.
 func (w World) stillWanted() bool {
-	return watched(w.Phase) && w.Phase == w.PhaseBefore && w.LastSign.Before(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before) &&
-		!w.Settings.Disabled && w.Host.NotFound == "" && w.Host.Busy == "" && w.Host == w.HostBefore
+	same := w.Phase == w.PhaseBefore && w.Host == w.HostBefore && w.Host.NotFound == "" && w.Host.Busy == "" && !w.Settings.Disabled
+	if w.endsOwnReset() {
+		return same
+	}
+
+	return same && watched(w.Phase) && w.LastSign.Before(w.Status.Intent.DecidedAt.Time) && !w.signSince(w.Before)
+}
+
+// endsOwnReset tells whether the stored intent switches a machine on that a reset of ours has left off. Then neither the
+// agent's phase nor a sign of life takes it back: they are of before the machine was seen off.
+func (w World) endsOwnReset() bool {
+	if w.Status.Intent.Action != string(bmc.ActionOn) || w.Host.ViaMetal3 ||
+		w.Before == nil || w.Before.Intent == nil || w.Before.Resets != w.Status.Resets {
+		return false
+	}
+	before := w.Before.DeepCopy()
+	addUnknown(before)
+	ours, _ := offByUs(before)
+
+	return ours || before.Intent.Action != string(bmc.ActionOn)
 }
 
 // signSince tells whether a sign of life came that the status from before the intent did not know.
@@ -428,9 +470,35 @@ func AfterSend(w World, err error, now time.Time) (status *v1alpha1.OutOfBandSta
 		addAction(status)
 
 		return status, false
+	case isRefusal(err) && w.beginsOrRestarts():
+		// A BMC may carry out what it refuses, and one that refuses for ever must not be asked for ever: it counts.
+		status = w.status(v1alpha1.OutOfBandResetting, v1alpha1.OutOfBandPowerActionSent,
+			fmt.Sprintf("%s: the BMC refused %s and says that it has not acted%s: %v", w.resetOf(), w.Status.Intent.Action, w.bootText(), err),
+			w.Status.Intent.DecidedAt.Add(w.Settings.SilentAfterReset))
+		status.BootOverride = cmp.Or(w.BootSet, status.BootOverride)
+		status.Intent.Refusal = v1alpha1.Cut(err.Error(), maxRefusal)
+		addAction(status)
+
+		return status, false
 	default:
 		w.Problem = problemOf(err)
 
 		return w.withdraw(now).Status, true
 	}
+}
+
+// maxRefusal is the API's limit.
+const maxRefusal = 512
+
+// isRefusal tells that the BMC itself has refused an action.
+func isRefusal(err error) bool {
+	refusal, ok := errors.AsType[*bmc.Error](err)
+
+	return ok && refusal.Refused
+}
+
+// beginsOrRestarts tells of every stored intent but one that switches a machine on which a reset has left off: that is
+// tried until it is on, and harms nothing.
+func (w World) beginsOrRestarts() bool {
+	return w.Status.Intent.Action != string(bmc.ActionOn) || w.Before == nil || w.Status.Resets > w.Before.Resets
 }

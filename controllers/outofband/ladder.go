@@ -86,6 +86,12 @@ func (w World) switchedOff() (ours bool, ons int) {
 		}
 		addUnknown(status)
 	}
+
+	return offByUs(status)
+}
+
+// offByUs reads the history.
+func offByUs(status *v1alpha1.OutOfBandStatus) (ours bool, ons int) {
 	seenOff := false
 	for _, event := range status.History {
 		switch action := bmc.Action(event.Action); {
@@ -137,14 +143,19 @@ func addToHistory(status *v1alpha1.OutOfBandStatus, event v1alpha1.PowerEvent) {
 		return
 	}
 	status.History = append(status.History, event)
-	if more := len(status.History) - maxHistory; more > 0 {
-		status.History = status.History[more:]
+	for len(status.History) > maxHistory {
+		// What was sent is decided by, and a power that changes all the time must not displace it.
+		oldest := max(0, slices.IndexFunc(status.History[:maxHistory], func(each v1alpha1.PowerEvent) bool { return each.Action == "" }))
+		status.History = slices.Delete(status.History, oldest, oldest+1)
 	}
 }
 
 // addAction adds the action of a status's intent to its history.
 func addAction(status *v1alpha1.OutOfBandStatus) {
 	event := v1alpha1.PowerEvent{Action: status.Intent.Action, At: metav1.NewTime(status.Intent.DecidedAt.Time), Unknown: true}
+	if status.Intent.Refusal != "" {
+		event.Unknown, event.Refused = false, true
+	}
 	if sent := status.Intent.SentAt; sent != nil {
 		event.At, event.Unknown = metav1.NewTime(sent.Time), false
 	}
@@ -160,6 +171,25 @@ func addUnknown(status *v1alpha1.OutOfBandStatus) {
 	if intent.SentAt == nil && !slices.ContainsFunc(status.History, noted) {
 		addAction(status)
 	}
+}
+
+// refusalText says how often the BMC has refused, and what it said last.
+func (w World) refusalText() string {
+	times := 0
+	for _, event := range w.Status.History {
+		if event.Refused {
+			times++
+		}
+	}
+	if times == 0 {
+		return ""
+	}
+	last := ""
+	if w.Status.Intent != nil && w.Status.Intent.Refusal != "" {
+		last = ", last: " + w.Status.Intent.Refusal
+	}
+
+	return fmt.Sprintf(" (the BMC refused %d times%s)", times, last)
 }
 
 // wantsEvidence tells whether a person is asked by this status, and what the BMC can tell was not collected since the

@@ -167,7 +167,7 @@ func keyError(op string, host *metal3.BareMetalHost, err error) error {
 // holds tells whether a reset under way needs our key on the host. Without one the key must go, whatever it was that
 // left it there: no machine is kept off by a controller that has died, a pool that was deleted or a setting that changed.
 func (w World) holds(now time.Time) bool {
-	if !w.Host.ViaMetal3 || w.Host.NotFound != "" || w.Settings.Disabled || !watched(w.Phase) {
+	if !w.Host.ViaMetal3 || w.Host.NotFound != "" || w.Settings.Disabled || !watched(w.Phase) || w.Next != "" {
 		return false
 	}
 	last := w.lastAction()

@@ -112,7 +112,11 @@ func act(
 // conclude stores what a pass ends with, and then, where a person is asked by it, what the BMC tells: that may take its
 // time.
 func conclude(ctx context.Context, do effects, w World, after *v1alpha1.OutOfBandStatus) error {
-	if err := storeIfNew(ctx, do, w.Status, after); err != nil {
+	before := w.Status
+	if w.Corrected {
+		before = nil // what is stored differs
+	}
+	if err := storeIfNew(ctx, do, before, after); err != nil {
 		return err
 	}
 	// A BMC whose power could not be read tells nothing else; when it can be, it is asked.

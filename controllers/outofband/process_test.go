@@ -149,7 +149,13 @@ func (p *process) send(_ context.Context, action bmc.Action, _ bool) error {
 		if err != nil && bmc.KindOf(err) != bmc.Unknown {
 			return
 		}
-		record := sent{action: action, at: p.clock.Now(), power: p.seenPower(), forbidden: p.forbidden(), alone: p.holds}
+		if refusal := p.refuses[action]; refusal != nil {
+			p.offers++
+			if err = refusal; !p.applies {
+				return
+			}
+		}
+		record := sent{action: action, at: p.clock.Now(), power: p.seenPower(), forbidden: p.forbidden(action), alone: p.holds}
 		if stored := p.status; stored != nil && stored.Intent != nil {
 			record.stored = stored.Intent.Action == string(action)
 			record.intent, record.reset = stored.Intent.ID, stored.Resets

@@ -127,7 +127,39 @@ func TestAnySchedule(t *testing.T) {
 		if s.sweepFor(s.bmoDelay + 2*time.Minute); s.world.Host.ViaMetal3 && s.power != bmc.PowerOn {
 			t.Fatalf("the machine is kept off; status %+v", s.status)
 		}
+		// And once nothing is in the way, what was switched off is switched on, if the machine shows no life.
+		if s.leftOff() && s.noLifeSince(s.sent[len(s.sent)-1].at) {
+			s.free()
+			s.runLong(2 * time.Hour)
+			if s.settle(); s.leftOff() {
+				t.Fatalf("the machine is left off; status %+v; sent %+v", s.status, s.sent)
+			}
+		}
 	})
+}
+
+// free takes out of the way what can be.
+func (s *simulation) free() {
+	s.world.Host.Busy, s.world.Settings.Disabled, s.stop, s.leased = "", false, Problem{}, false
+	s.observeErr, s.sendErr, s.before, s.after = nil, nil, nil, nil
+}
+
+// noLifeSince tells that no sign of life came since a time.
+func (s *simulation) noLifeSince(at time.Time) bool {
+	agent, kubelet := s.writes()
+
+	return s.life.none() && agent.Before(at) && kubelet.Before(at)
+}
+
+// runLong makes passes as a controller would, whatever they give.
+func (s *simulation) runLong(d time.Duration) {
+	for end := s.clock.Now().Add(d); s.clock.Now().Before(end); {
+		after, _, _ := s.run()
+		if after == 0 {
+			after = time.Minute
+		}
+		s.advance(after)
+	}
 }
 
 // perturb changes the world between two passes.

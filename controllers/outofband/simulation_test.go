@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
@@ -90,8 +91,10 @@ type simulation struct {
 	bmoDelay  time.Duration
 	wishedAt  time.Time
 
-	offered  []bmc.Action
-	power    bmc.Power
+	offered []bmc.Action
+	power   bmc.Power
+	// tells is what the BMC tells of the power, whatever it is; empty: the truth.
+	tells    bmc.Power
 	pending  bmc.Power
 	pendAt   time.Time
 	lastRead time.Time
@@ -116,6 +119,11 @@ type simulation struct {
 	// ignores is how many times On is accepted and not carried out.
 	ignores   int
 	collected int
+	// refuses is what the BMC says to these actions, always; applies tells that it carries them out all the same, and offers
+	// counts them.
+	refuses map[bmc.Action]error
+	applies bool
+	offers  int
 	// observeErr and sendErr are given once.
 	observeErr, sendErr error
 }
@@ -198,6 +206,9 @@ func (s *simulation) sweep() {
 
 // seenPower is the power as the way to it shows it.
 func (s *simulation) seenPower() bmc.Power {
+	if s.tells != "" {
+		return s.tells
+	}
 	if !s.world.Host.ViaMetal3 {
 		return s.power
 	}
@@ -361,9 +372,26 @@ func (s *simulation) showsLife() bool {
 	return status == corev1.ConditionTrue || (!sign.IsZero() && s.clock.Now().Before(sign.Add(s.patience())))
 }
 
+// leftOff tells whether the machine is off since we have switched it off: nothing but a person, the host or the settings
+// may keep us from switching it on.
+func (s *simulation) leftOff() bool {
+	if s.seenPower() != bmc.PowerOff || s.world.Host.ViaMetal3 {
+		return false
+	}
+	for _, each := range slices.Backward(s.sent) {
+		if each.action != bmc.ActionOn {
+			return !boots(each.action)
+		}
+	}
+
+	return false
+}
+
 // forbidden says why nothing may be sent now.
-func (s *simulation) forbidden() string {
+func (s *simulation) forbidden(action bmc.Action) string {
 	switch {
+	case action == bmc.ActionOn && s.leftOff() && s.world.Host.Busy == "" && !s.world.Settings.Disabled:
+		return ""
 	case !watched(s.world.Phase):
 		return "the agent has moved on"
 	case s.knownAlive:

@@ -137,7 +137,7 @@ func (w World) powerText() string {
 
 // problemOf gives an error on the way to the BMC its reason.
 func problemOf(err error) *Problem {
-	problem := &Problem{Reason: v1alpha1.OutOfBandBMCUnreachable, Text: err.Error()}
+	problem := &Problem{Reason: v1alpha1.OutOfBandBMCUnreachable, Text: err.Error(), Refused: isRefusal(err)}
 	if errors.Is(err, errPace) {
 		problem.Reason = v1alpha1.OutOfBandPowerLimited
 

@@ -28,6 +28,11 @@ type World struct {
 	Settings Settings
 	// Status is what was stored for this attempt; nil: nothing.
 	Status *v1alpha1.OutOfBandStatus
+	// Next is the attempt that has begun since, when Attempt and Status are those of the one before, whose last action
+	// may have left the machine off; empty: none has.
+	Next string
+	// Corrected tells that a stored time was later than now, and Status has now in its place.
+	Corrected bool
 	// Host is the BareMetalHost.
 	Host HostView
 	// Seen is the power as it was read in this pass; nil: not read.
@@ -87,6 +92,8 @@ type HostView struct {
 type Problem struct {
 	Reason v1alpha1.OutOfBandReason
 	Text   string
+	// Refused: the BMC was asked, and refused the action.
+	Refused bool
 }
 
 // holdsUsUp tells that nothing is wrong with the way to the BMC: it may not be used now.
@@ -132,11 +139,50 @@ func newWorld(update *v1alpha1.NodeUpdate, node *corev1.Node, now time.Time) Wor
 	if w.Settings.SilentAfterReset <= 0 {
 		w.Settings.SilentAfterReset = defaultSilentAfterReset
 	}
-	if stored := update.Status.OutOfBand; stored != nil && stored.Attempt == w.Attempt {
-		w.Status = stored.DeepCopy()
+	stored := update.Status.OutOfBand
+	switch {
+	case stored == nil:
+		return w
+	case stored.Attempt == w.Attempt:
+	case stored.Intent != nil:
+		w.Attempt, w.Next = stored.Attempt, w.Attempt
+	default:
+		return w
 	}
+	w.Status = stored.DeepCopy()
+	w.Corrected = pastTimes(w.Status, now, max(w.SilentAfter, w.Settings.SilentAfterReset))
 
 	return w
+}
+
+// pastTimes puts now in the place of stored times that are later: they are of a clock that was ahead, and what is stored
+// is older than anything that is seen from now on. A deadline is not farther off than patience.
+func pastTimes(status *v1alpha1.OutOfBandStatus, now time.Time, patience time.Duration) (corrected bool) {
+	// The API keeps whole seconds, rounded up for deadlines.
+	limit := now.Add(time.Second)
+	micro := func(at *metav1.MicroTime) {
+		if at != nil && at.After(limit) {
+			at.Time, corrected = now, true
+		}
+	}
+	if intent := status.Intent; intent != nil {
+		micro(&intent.DecidedAt)
+		micro(intent.SentAt)
+	}
+	micro(status.PowerReadAt)
+	if status.Evidence != nil {
+		micro(&status.Evidence.CollectedAt)
+	}
+	for i := range status.History {
+		if at := &status.History[i].At; at.After(limit) {
+			at.Time, corrected = now, true
+		}
+	}
+	if at := status.Deadline; at != nil && corrected && at.After(limit.Add(patience)) {
+		at.Time = limit.Add(patience).Truncate(time.Second)
+	}
+
+	return corrected
 }
 
 // watched tells whether the machine itself is to give signs of life: it is about to reboot, was told to, or its agent has
