@@ -49,7 +49,7 @@ func group(command *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 			hint = fmt.Sprintf("; did you mean %q?", strings.Join(similar, `" or "`))
 		}
 
-		return fmt.Errorf("%w %q for %q%s; see `%s --help`", errUnknownCommand, args[0], cmd.CommandPath(), hint, cmd.CommandPath())
+		return fmt.Errorf("%w %q for %q%s; see `%s --help`", errUnknownCommand, redacted(args[0]), cmd.CommandPath(), hint, cmd.CommandPath())
 	}
 
 	return command

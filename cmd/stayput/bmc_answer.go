@@ -44,12 +44,27 @@ func (f *answerFormat) print(out io.Writer, answer any, rows [][]string) error {
 			return fmt.Errorf("encoding the answer: %w", err)
 		}
 
-		return writeText(out, string(data))
+		return outputErrorOf(writeText(out, string(data)))
 	}
 
-	return printAs(out, outputFormat(*f), answer, func(out io.Writer) {
+	return outputErrorOf(printAs(out, outputFormat(*f), answer, func(out io.Writer) {
 		for _, row := range rows {
 			fmt.Fprintln(out, strings.Join(row, "\t"))
 		}
-	})
+	}))
 }
+
+// outputError says that an answer could not be printed.
+type outputError struct{ err error }
+
+func outputErrorOf(err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return &outputError{err}
+}
+
+func (e *outputError) Error() string { return e.err.Error() }
+
+func (e *outputError) Unwrap() error { return e.err }

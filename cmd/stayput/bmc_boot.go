@@ -61,7 +61,7 @@ func wantedBoot(words []string, mode string, continuous bool) (*bmc.Boot, error)
 	modes := []string{"", string(bmc.ModeUEFI), string(bmc.ModeLegacy)}
 	index := slices.IndexFunc(modes, func(each string) bool { return strings.EqualFold(each, mode) })
 	if index < 0 {
-		return nil, fmt.Errorf("%w: --mode %q; use UEFI or Legacy", errUnknownWord, mode)
+		return nil, fmt.Errorf("%w: --mode %q; use UEFI or Legacy", errUnknownWord, redacted(mode))
 	}
 	if len(words) == 0 {
 		if continuous || mode != "" {
@@ -77,14 +77,14 @@ func wantedBoot(words []string, mode string, continuous bool) (*bmc.Boot, error)
 		}
 	}
 
-	return nil, fmt.Errorf("%w: %q; use one of %s", errUnknownWord, words[0], strings.ToLower(strings.Join(bootWords(), ", ")))
+	return nil, fmt.Errorf("%w: %q; use one of %s", errUnknownWord, redacted(words[0]), strings.ToLower(strings.Join(bootWords(), ", ")))
 }
 
 // setBoot sets an override if there is one to set, and prints what holds then.
 func setBoot(
 	ctx context.Context, cmd *cobra.Command, flags *bmcFlags, target bmcTarget, machine bmc.Machine, wanted *bmc.Boot, dryRun bool,
 ) error {
-	if err := checkExpected(ctx, target, machine); err != nil {
+	if err := flags.checkExpected(ctx, target, machine, wanted != nil); err != nil {
 		return err
 	}
 	if wanted != nil && dryRun {
@@ -117,14 +117,18 @@ func setBoot(
 	return nil
 }
 
-// checkExpected refuses another machine than the one that is meant, before anything is changed.
-func checkExpected(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
+// checkExpected refuses another machine than the one that is meant; and before anything is changed also one that cannot be
+// shown to be it.
+func (f *bmcFlags) checkExpected(ctx context.Context, target bmcTarget, machine bmc.Machine, changes bool) error {
 	identity, err := machine.Identity(ctx)
 	if err != nil {
 		return err
 	}
+	if err := bmc.CheckIdentity(identity, target.expected); err != nil || !changes {
+		return err
+	}
 
-	return bmc.CheckIdentity(identity, target.expected)
+	return bmc.RequireIdentity(identity, f.required())
 }
 
 func newBMCMediaCommand(out outside) *cobra.Command {
@@ -179,15 +183,18 @@ func mediaChangeOf(words []string, slot string) (mediaChange, error) {
 		return mediaChange{insert: words[1], slot: slot}, nil
 	case len(words) == 1 && words[0] == "eject":
 		return mediaChange{eject: true, slot: slot}, nil
+	case len(words) == 0:
+		return mediaChange{}, fmt.Errorf("%w: --slot %q belongs to insert URL or eject; add one of them, or leave the flag out "+
+			"to list the drives", errUnknownWord, slot)
 	default:
-		return mediaChange{}, fmt.Errorf("%w: %q; use insert URL, eject, or nothing to list the drives", errUnknownWord, strings.Join(words, " "))
+		return mediaChange{}, fmt.Errorf("%w: %q; use insert URL, eject, or nothing to list the drives", errUnknownWord, redactedWords(words))
 	}
 }
 
 // choose picks the drive to use.
 func (c mediaChange) choose(slots []bmc.MediaSlot) (string, error) {
 	if c.slot != "" {
-		return c.slot, nil
+		return c.slot, hasSlot(slots, c.slot)
 	}
 	var fitting []string
 	for _, each := range slots {
@@ -207,6 +214,22 @@ func (c mediaChange) choose(slots []bmc.MediaSlot) (string, error) {
 	}
 }
 
+// hasSlot refuses a drive that is not there.
+func hasSlot(slots []bmc.MediaSlot, wanted string) error {
+	ids := make([]string, 0, len(slots))
+	for _, each := range slots {
+		if each.ID == wanted {
+			return nil
+		}
+		ids = append(ids, each.ID)
+	}
+	if len(ids) == 0 {
+		return fmt.Errorf("%w: --slot %q; the BMC has no virtual drive", errUnknownWord, wanted)
+	}
+
+	return fmt.Errorf("%w: --slot %q; the BMC has %s", errUnknownWord, wanted, strings.Join(ids, ", "))
+}
+
 func changeMedia(
 	ctx context.Context, cmd *cobra.Command, flags *bmcFlags, target bmcTarget, machine bmc.Machine, change mediaChange, dryRun bool,
 ) error {
@@ -215,7 +238,7 @@ func changeMedia(
 		return err
 	}
 	if change.changes() {
-		if err := checkExpected(ctx, target, machine); err != nil {
+		if err := flags.checkExpected(ctx, target, machine, true); err != nil {
 			return err
 		}
 		slot, err := change.choose(slots)
@@ -239,6 +262,7 @@ func changeMedia(
 	rows := [][]string{{"SLOT", "TYPES", "INSERTED", "INSERTABLE", "IMAGE"}}
 	answer := make([]mediaAnswer, 0, len(slots))
 	for _, each := range slots {
+		each.Types = listed(each.Types)
 		answer = append(answer, mediaAnswer(each))
 		rows = append(rows, []string{
 			each.ID, strings.Join(each.Types, ","), strconv.FormatBool(each.Inserted), strconv.FormatBool(each.Insertable), orDash(each.Image),

@@ -41,7 +41,7 @@ func newBMCConsoleCommand(out outside) *cobra.Command {
 				rows = append(rows, []string{line})
 			}
 
-			return flags.output.print(cmd.OutOrStdout(), tail, rows)
+			return flags.output.print(cmd.OutOrStdout(), listed(tail), rows)
 		})
 	}
 

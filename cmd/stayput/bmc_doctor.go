@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +34,11 @@ type finding struct {
 	Found   string  `json:"found"`
 }
 
-var errUnfit = errors.New("the BMC is not fit for Stayput")
+var (
+	errUnfit = errors.New("the BMC is not fit for Stayput")
+	// errUnexamined says nothing about the BMC.
+	errUnexamined = errors.New("the BMC was not examined; correct what has failed, and examine it again")
+)
 
 const (
 	// maxClockSkew: a log whose times are further off misleads.
@@ -49,34 +55,37 @@ func newBMCDoctorCommand(out outside) *cobra.Command {
 	command := &cobra.Command{
 		Use: "doctor TARGET", Short: "Check whether a BMC is fit for Stayput", Args: takes(cobra.ExactArgs(1)),
 		Long: `Check whether a BMC is fit for Stayput: reachable, trusted, its system found and the expected one, and what it offers.
-Nothing is changed. The exit code is 1 when a check has failed.
+Nothing is changed. The exit code is 1 when a check has failed. What has to be there before a BMC can be asked (cluster, host,
+address, credentials, ipmitool) has checks of its own, which say nothing about the BMC.
 
 ` + targetHelp,
 	}
 	flags := newBMCFlags(command, out)
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		findings := flags.examine(cmd, args[0])
-		rows := append(make([][]string, 0, 1+len(findings)), []string{"CHECK", "VERDICT", "FOUND"})
-		failed := false
-		for _, each := range findings {
-			rows = append(rows, []string{each.Check, string(each.Verdict), each.Found})
-			failed = failed || each.Verdict == verdictFailed
-		}
-		if err := flags.output.print(cmd.OutOrStdout(), findings, rows); err != nil {
+		findings, err := flags.examine(cmd, args[0])
+		if cmd.Context().Err() != nil {
 			return err
 		}
-		if failed {
-			return errUnfit
+		rows := append(make([][]string, 0, 1+len(findings)), []string{"CHECK", "VERDICT", "FOUND"})
+		verdict := error(nil)
+		for _, each := range findings {
+			rows = append(rows, []string{each.Check, string(each.Verdict), each.Found})
+			if each.Verdict == verdictFailed {
+				verdict = errUnfit
+			}
+		}
+		if isOurs(err) {
+			verdict = errUnexamined
 		}
 
-		return nil
+		return cmp.Or(flags.output.print(cmd.OutOrStdout(), findings, rows), verdict)
 	}
 
 	return command
 }
 
-// examine finds what it can; it ends with the check that nothing comes after.
-func (f *bmcFlags) examine(cmd *cobra.Command, name string) []finding {
+// examine finds what it can; it ends with the check that nothing comes after, whose error it gives, too.
+func (f *bmcFlags) examine(cmd *cobra.Command, name string) ([]finding, error) {
 	var findings []finding
 	err := f.with(cmd, name, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
 		findings = append(findings, finding{"reachable", verdictOK, target.options.Address.HostPort()}, trustFinding(target.options),
@@ -105,7 +114,14 @@ func (f *bmcFlags) examine(cmd *cobra.Command, name string) []finding {
 		findings = append(findings, finding{failedCheck(err), verdictFailed, err.Error()})
 	}
 
-	return findings
+	return findings, err
+}
+
+// isOurs tells whether an error was there before the BMC was asked anything.
+func isOurs(err error) bool {
+	_, early := errors.AsType[checkError](err)
+
+	return early || errors.Is(err, exec.ErrNotFound)
 }
 
 // trustFinding tells what keeps a third party from the password.
@@ -159,6 +175,12 @@ func latencyFinding(latency time.Duration) finding {
 
 // failedCheck names the check that an error belongs to.
 func failedCheck(err error) string {
+	if early, ok := errors.AsType[checkError](err); ok {
+		return early.check
+	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return "ipmitool"
+	}
 	switch bmc.KindOf(err) {
 	case bmc.Auth:
 		return "login"
@@ -175,14 +197,17 @@ func failedCheck(err error) string {
 
 func identityFinding(got, want bmc.Identity) finding {
 	found := fmt.Sprintf("UUID %s, serial %s, %s %s", orDash(got.UUID), orDash(got.Serial), got.Manufacturer, got.Model)
-	switch err := bmc.CheckIdentity(got, want); {
-	case err != nil:
-		return finding{"identity", verdictFailed, err.Error()}
-	case want.UUID == "" && want.Serial == "":
+	switch likeness, why := bmc.CompareIdentity(got, want); likeness {
+	case bmc.LikenessOther:
+		return finding{"identity", verdictFailed, why}
+	case bmc.LikenessUnknown:
+		return finding{"identity", verdictUnknown, found + "; " + why}
+	case bmc.LikenessNone:
 		return finding{"identity", verdictUnknown, found + "; nothing is expected of it (--expect-uuid, --expect-serial)"}
-	default:
-		return finding{"identity", verdictOK, found}
+	case bmc.LikenessSame:
 	}
+
+	return finding{"identity", verdictOK, found}
 }
 
 // diagnosed makes findings of what was read.

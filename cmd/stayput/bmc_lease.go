@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +23,7 @@ import (
 
 var (
 	errHostInUse   = errors.New("the host was in use for too long; try again, or raise --timeout")
+	errActedOn     = errors.New("nothing was sent")
 	errHostChanged = errors.New("it was changed while this command waited for it; look at it, and try again")
 )
 
@@ -35,7 +38,8 @@ func (f *rolloutFlags) leases() (coordinationclient.LeasesGetter, error) {
 }
 
 // acting is with for what changes something: the power lease of the host is held meanwhile, so that neither the
-// controllers nor another command act beside it. A BMC that is given by its address has no lease.
+// controllers nor another command act beside it. A BMC that is given by its address has no lease. It does not end with the
+// command's context, but as its conclusion decides.
 func (f *bmcFlags) acting(
 	cmd *cobra.Command, name string, use func(ctx context.Context, target bmcTarget, machine bmc.Machine) error,
 ) error {
@@ -43,53 +47,92 @@ func (f *bmcFlags) acting(
 	if err != nil {
 		return err
 	}
+	ctx, end, stop := f.conclude(cmd)
+	defer stop()
+	opened := func(ctx context.Context) error {
+		return f.opened(ctx, cmd.ErrOrStderr(), target, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
+			if target.host != nil {
+				machine = leasedMachine{machine}
+			}
+			if f.restarts {
+				machine = owingMachine{machine, end}
+			}
+
+			return use(ctx, target, machine)
+		})
+	}
 	if target.host == nil {
-		return f.opened(cmd.Context(), target, use)
+		err = opened(ctx)
+	} else {
+		err = f.leased(ctx, cmd.ErrOrStderr(), target, opened)
 	}
 
-	return f.leased(cmd, target, func(ctx context.Context) error {
-		return f.opened(ctx, target, func(ctx context.Context, target bmcTarget, machine bmc.Machine) error {
-			return use(ctx, target, leasedMachine{machine})
-		})
-	})
+	return end.explain(err, func() (byName, byAddress string) { return f.onCommands(cmd, target) })
 }
 
 // leased waits for the host's power lease, for --timeout, and calls use while it is held.
-func (f *bmcFlags) leased(cmd *cobra.Command, target bmcTarget, use func(ctx context.Context) error) error {
+func (f *bmcFlags) leased(ctx context.Context, out io.Writer, target bmcTarget, use func(ctx context.Context) error) error {
 	key := client.ObjectKeyFromObject(target.host)
 	getter, err := f.outside.leases(f.cluster)
 	if err != nil {
 		return err
 	}
-	waited := false
+	other := ""
 	leases, err := powerlease.New(powerlease.Options{
 		Leases: getter, Holder: holder(),
 		Waiting: func(holder string) {
-			waited = true
-			fmt.Fprintf(cmd.ErrOrStderr(), "Host %s is in use by %s, waiting for up to %s\n", key, holder, f.timeout)
+			other = holder
+			fmt.Fprintf(out, "Host %s is in use by %s, waiting for up to %s\n", key, holder, f.timeout)
 		},
 	})
 	if err != nil {
 		return err
 	}
 	// The time limit is the waiting's only: what is done with the lease has its own.
-	ctx, cancel := context.WithCancelCause(cmd.Context())
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := time.AfterFunc(f.timeout, func() { cancel(errHostInUse) })
 	defer limit.Stop()
 
-	return leases.Do(ctx, key, target.host.UID, func(ctx context.Context) error {
+	return leaseAdvice(key, leases.Do(ctx, key, target.host.UID, func(ctx context.Context) error {
 		if !limit.Stop() {
 			return errHostInUse // its time was up just now
 		}
-		if waited {
-			if err := unchanged(ctx, target, key); err != nil {
+		if other != "" {
+			if err := f.stillWanted(ctx, target, key, other); err != nil {
 				return err
 			}
 		}
 
 		return use(ctx)
-	})
+	}))
+}
+
+// leaseAdvice adds what a person can do about the host's lease.
+func leaseAdvice(key types.NamespacedName, err error) error {
+	switch {
+	case errors.Is(err, errHostInUse):
+		return fmt.Errorf("%w; when you know that nobody acts on it any more: kubectl delete lease -n %s %s",
+			err, key.Namespace, powerlease.Name(key.Name))
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w; ask for the rights to get, create and update leases.coordination.k8s.io in namespace %s", err, key.Namespace)
+	default:
+		return err
+	}
+}
+
+// stillWanted looks at the host anew: whoever held it may have given it another BMC, or begun to remove it; and what shall
+// happen once must not happen because another has done it already. A state of the power can be asked for after all.
+func (f *bmcFlags) stillWanted(ctx context.Context, target bmcTarget, key types.NamespacedName, other string) error {
+	if err := unchanged(ctx, target, key); err != nil {
+		return err
+	}
+	if f.restarts {
+		return fmt.Errorf("BareMetalHost %s: %w: another one (%s) acted on it while this one waited; look at `stayput bmc status %s`, "+
+			"and ask again if it is still wanted", key, errActedOn, other, key)
+	}
+
+	return nil
 }
 
 // unchanged reads the host anew: whoever held it may have given it another BMC, or begun to remove it.

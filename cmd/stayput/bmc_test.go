@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	metal3 "github.com/metal3-io/baremetal-operator/apis/metal3.io/v1alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -36,14 +38,20 @@ const (
 type bmcBench struct {
 	*testing.T
 
-	cluster  client.Client
-	leases   coordinationclient.LeasesGetter
-	open     func(context.Context, bmc.Options) (bmc.Machine, error)
-	password string
-	dir      string
-	opened   int
+	cluster client.Client
+	leases  coordinationclient.LeasesGetter
+	// leaseStore is where they are.
+	leaseStore client.WithWatch
+	open       func(context.Context, bmc.Options) (bmc.Machine, error)
+	password   string
+	dir        string
+	opened     int
 	// hears, when set, is told what is said on the standard error output.
 	hears listener
+	// context is the command's; nil: the test's.
+	context context.Context //nolint:containedctx // a test's
+	clock   clock.Clock
+	poll    time.Duration
 }
 
 type listener func(text string)
@@ -72,9 +80,10 @@ func newBMCBench(t *testing.T, address, password string) *bmcBench {
 	}
 	b := &bmcBench{
 		T: t, cluster: fakeCluster(t, host, secret, bare), open: connect.Open,
-		leases:   leasesOf{fake.NewClientBuilder().WithScheme(scheme).Build()},
-		password: password, dir: t.TempDir(),
+		leaseStore: fake.NewClientBuilder().WithScheme(scheme).Build(),
+		password:   password, dir: t.TempDir(), clock: clock.RealClock{},
 	}
+	b.leases = leasesOf{b.leaseStore}
 	b.put("credentials.yaml", fmt.Sprintf("username: %s\npassword: %s\n", bmcUser, password))
 	b.put("wrong.yaml", fmt.Sprintf("username: %s\npassword: wrong\n", bmcUser))
 	b.put("odd.yaml", "username: admin\npasswort: s3cret\n")
@@ -124,14 +133,18 @@ func (b *bmcBench) run(args ...string) (stdout, stderr string, err error) {
 
 			return b.open(ctx, options)
 		},
-		in: strings.NewReader(""),
+		in: strings.NewReader(""), clock: b.clock, poll: b.poll,
 	})
 	command.SilenceUsage, command.SilenceErrors = true, true
 	var out, errOut bytes.Buffer
 	command.SetOut(&out)
 	command.SetErr(io.MultiWriter(&errOut, b.hears))
 	command.SetArgs(args)
-	err = command.ExecuteContext(b.Context())
+	ctx := b.context
+	if ctx == nil {
+		ctx = b.Context()
+	}
+	err = command.ExecuteContext(ctx)
 	for _, secret := range []string{b.password, "s3cret"} {
 		if strings.Contains(out.String()+errOut.String()+fmt.Sprint(err), secret) {
 			b.Errorf("%v tells the password", args)

@@ -4,9 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -15,28 +15,30 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal lets the command end well; a second one ends the program at once.
-	context.AfterFunc(ctx, stop)
-
+	ctx := withInterrupts(context.Background())
 	err := newRootCommand().ExecuteContext(ctx)
 	interrupted := ctx.Err() != nil
-
-	stop()
+	unread, isOutput := errors.AsType[*outputError](err)
 
 	switch {
 	case err == nil:
 	case interrupted:
 		fmt.Fprintln(os.Stderr, "Interrupted:", err)
 		os.Exit(exitInterrupted)
+	case isOutput && errors.Is(unread, syscall.EPIPE):
+		// As head(1) does it: who reads no further wants to hear nothing of it.
+		os.Exit(exitBrokenPipe)
 	default:
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
 }
 
-// exitInterrupted is what shells report of a program that an interrupt has ended: 128 and the signal's number.
-const exitInterrupted = 130
+// What shells report of a program that a signal has ended: 128 and the signal's number.
+const (
+	exitInterrupted = 130
+	exitBrokenPipe  = 141
+)
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{

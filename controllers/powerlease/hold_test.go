@@ -158,6 +158,27 @@ func TestTheHoldersDurationCounts(t *testing.T) {
 	})
 }
 
+// A duration that no holder can have was written by hand: it keeps others out for an hour at most.
+func TestAnAbsurdDurationIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		killed, b := newActor(t, store, "killed", 0), newActor(t, store, "b", 0)
+		use := killed.hold(t, testHost)
+		store.edit(leaseKey(), func(lease *coordinationv1.Lease) { lease.Spec.LeaseDurationSeconds = new(int32(2_000_000_000)) })
+		_, err := b.tryHold(t.Context(), testHost)
+		refused, ok := errors.AsType[*HeldError](err)
+		if !ok || refused.Left != maxDuration {
+			t.Fatalf("got %v", err)
+		}
+		b.clock.Step(maxDuration)
+		if err := b.hold(t, testHost).finish(); err != nil {
+			t.Error(err)
+		}
+		_ = use.finish()
+	})
+}
+
 // The use ends before others may take over, when the lease cannot be renewed.
 func TestALeaseThatCannotBeRenewedEndsTheUse(t *testing.T) {
 	t.Parallel()

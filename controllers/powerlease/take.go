@@ -141,10 +141,11 @@ func (l *Leases) heldBy(host types.NamespacedName, lease *coordinationv1.Lease, 
 	return held
 }
 
-// durationOf is the holder's own: it may have other options.
+// durationOf is the holder's own: it may have other options, but none that New refuses. What else is written there was
+// written by hand, and would keep everybody out for years.
 func (l *Leases) durationOf(lease *coordinationv1.Lease) time.Duration {
 	if seconds := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); seconds > 0 {
-		return time.Duration(seconds) * time.Second
+		return min(time.Duration(seconds)*time.Second, maxDuration)
 	}
 
 	return l.options.Duration
