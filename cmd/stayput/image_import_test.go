@@ -392,6 +392,13 @@ func gardenRegistry(t *testing.T) (repository, caFile string) {
 		return v1.Descriptor{MediaType: mediaType, Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, Size: int64(len(data))}
 	}
 
+	// What its manifest says is not what its UKI says.
+	wrong := map[string]string{"cname": "baremetal_usi", "architecture": "amd64", "version": "1879.0"}
+	put("1879.0-baremetal_usi-amd64", v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: layer([]byte("{}"), "application/vnd.unknown.config.v1+json"),
+		Layers: []v1.Descriptor{layer(gardenUKI(), "application/io.gardenlinux.uki")}, Annotations: wrong,
+	}, types.OCIManifestSchema1)
+
 	entry := put("1877.3-baremetal_usi-amd64", v1.Manifest{
 		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: layer([]byte("{}"), "application/vnd.unknown.config.v1+json"),
 		Layers: []v1.Descriptor{
@@ -462,7 +469,8 @@ func TestImageImportFromRegistry(t *testing.T) {
 		"no flavour has exactly": {":1877.3", "--cname", "baremetal"},
 		"none was chosen":        {":1877.3"},
 		"not found":              {":1878", "--cname", "baremetal_usi"},
-		"signature":              {":1877.3", "--cname", "baremetal_usi", "--verify-key", keyFile},
+		`version in its UKI is "1877.3", want "1879.0"`: {":1879.0-baremetal_usi-amd64"},
+		"signature": {":1877.3", "--cname", "baremetal_usi", "--verify-key", keyFile},
 	} {
 		all := append([]string{
 			"image", "import", repository + args[0], filepath.Join(dir, "none"), "--arch", "amd64", "--ca-file", caFile,

@@ -20,6 +20,7 @@ import (
 	"github.com/stayput-dev/stayput/osimage/source/packed"
 	"github.com/stayput-dev/stayput/osimage/source/rawdisk"
 	"github.com/stayput-dev/stayput/osimage/trust"
+	"github.com/stayput-dev/stayput/osimage/uki"
 )
 
 // The values of --from.
@@ -278,5 +279,37 @@ func (f *importFlags) fromRegistry(cmd *cobra.Command, reference string) (*sourc
 		fmt.Fprintf(cmd.ErrOrStderr(), "Note: the signature of %s was not checked: no --verify-key was given\n", image.Reference())
 	}
 
+	if err := checkPublished(cmd.Context(), image); err != nil {
+		return nil, err
+	}
+
 	return gardenlinux.Parts(image)
+}
+
+// checkPublished refuses what every node would refuse: a UKI that the boot loader takes for another system than its
+// manifest and its release file say.
+func checkPublished(ctx context.Context, image *osimage.Image) error {
+	config := image.Config()
+	if config.Scheme != osimage.SchemeUKI {
+		return nil // It is no vendor's artifact, and is refused as that.
+	}
+
+	inside, err := uki.Read(newContentAt(ctx, image, osimage.RoleUKI))
+	if err != nil {
+		return fmt.Errorf("reading the UKI of %s: %w", image.Reference(), err)
+	}
+
+	for _, of := range []struct{ what, got, want string }{
+		{"name", inside.SortKey(), config.Name},
+		{"version", inside.Version(), config.Version},
+		{"architecture", inside.Architecture, config.Architecture},
+		{"root hash", inside.RootHash(), ""},
+	} {
+		if of.got != of.want {
+			return mistake(image.Reference(), fmt.Sprintf("the %s in its UKI is %q, want %q, as its manifest says", of.what, of.got, of.want),
+				"use another version")
+		}
+	}
+
+	return nil
 }

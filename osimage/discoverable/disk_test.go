@@ -62,20 +62,20 @@ func (r release) usr() []place {
 }
 
 // esp makes an ESP with files, by programs that are not under test.
-func esp(t *testing.T, files map[string][]byte) place {
-	t.Helper()
+func esp(tb testing.TB, files map[string][]byte) place {
+	tb.Helper()
 
-	dir := t.TempDir()
+	dir := tb.TempDir()
 	image, one := filepath.Join(dir, "esp"), filepath.Join(dir, "file")
 
 	run := func(name string, args ...string) {
-		if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
-			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		if out, err := exec.CommandContext(tb.Context(), name, args...).CombinedOutput(); err != nil {
+			tb.Fatalf("%s %v: %v\n%s", name, args, err, out)
 		}
 	}
 
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 5*mib)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 
 	run("mkfs.fat", "-F", "16", "-s", "1", image)
@@ -83,7 +83,7 @@ func esp(t *testing.T, files map[string][]byte) place {
 
 	for name, content := range files {
 		if err := os.WriteFile(one, content, 0o600); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 
 		run("mcopy", "-i", image, one, "::"+name)
@@ -91,15 +91,15 @@ func esp(t *testing.T, files map[string][]byte) place {
 
 	content, err := os.ReadFile(image)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 
 	return place{label: "esp", kind: "c12a7328-f81f-11d2-ba4b-00a0c93ec93b", id: "11111111-2222-3333-4444-555555555555", content: content}
 }
 
 // write makes a raw disk.
-func write(t *testing.T, sector int, places ...place) string {
-	t.Helper()
+func write(tb testing.TB, sector int, places ...place) string {
+	tb.Helper()
 
 	table := &gpt.Table{ProtectiveMBR: true, LogicalSectorSize: sector, PhysicalSectorSize: sector}
 	content := append([]byte(nil), make([]byte, mib)...)
@@ -116,18 +116,18 @@ func write(t *testing.T, sector int, places ...place) string {
 
 	content = append(content, make([]byte, mib)...)
 
-	path := filepath.Join(t.TempDir(), "disk.raw")
+	path := filepath.Join(tb.TempDir(), "disk.raw")
 	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 
 	if err := errors.Join(table.Write(file, int64(len(content))), file.Close()); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 
 	return path
