@@ -537,3 +537,40 @@ func TestBrokenLayouts(t *testing.T) {
 		})
 	}
 }
+
+// TestSignaturesTravel carries a signed image into a folder and from there into a registry without referrers.
+func TestSignaturesTravel(t *testing.T) {
+	t.Parallel()
+
+	outside, inside := newLiar(t, registry.WithReferrersSupport(true)), newLiar(t)
+	byTag, byBundle := newSigner(t), newSigner(t)
+	pushed := outside.push(t, "1.1.0", 1)
+	store := signatures(t, outside.client(t), pushed.Reference)
+
+	signDigest(t, store, byTag, pushed.Digest, trust.FormTag)
+	signDigest(t, store, byBundle, pushed.Digest, trust.FormBundle)
+
+	stick := filepath.Join(t.TempDir(), "stick")
+
+	_, err := outside.client(t).Copy(background(t),
+		osimage.Location{Reference: outside.reference("1.1.0")}, osimage.Location{Dir: stick}, osimage.CopyOptions{})
+	trusttest.Must(t, err)
+
+	_, err = inside.client(t).Copy(background(t),
+		osimage.Location{Dir: stick}, osimage.Location{Reference: inside.reference("1.1.0")}, osimage.CopyOptions{})
+	trusttest.Must(t, err)
+
+	for _, signer := range []*sign.Signer{byTag, byBundle} {
+		policy, err := trust.NewPolicy(trust.ModeRequire, []trust.Key{signer.Key()})
+		trusttest.Must(t, err)
+
+		if image, err := osimage.OpenTrustedLayout(t.Context(), stick, "", policy); err != nil || image.Digest() != pushed.Digest {
+			t.Errorf("in the folder: got %v, %v", image, err)
+		}
+
+		image, err := inside.client(t, requireBy(t, signer)).Image(background(t), inside.reference("1.1.0"))
+		if err != nil || image.Digest() != pushed.Digest {
+			t.Errorf("in the registry: got %v, %v", image, err)
+		}
+	}
+}
