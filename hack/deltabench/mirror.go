@@ -12,9 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 //go:embed packages.txt
@@ -201,21 +204,62 @@ func (m *mirror) tree(ctx context.Context, found packages) (string, error) {
 		return "", fmt.Errorf("removing what was left: %w", err)
 	}
 
-	// Older releases have files in directories that are links today.
-	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
-		err := errors.Join(os.MkdirAll(filepath.Join(usr, dir), 0o750), os.Symlink("usr/"+dir, filepath.Join(root, dir)))
-		if err != nil {
-			return "", fmt.Errorf("making a tree: %w", err)
-		}
+	if err := os.MkdirAll(usr, 0o750); err != nil {
+		return "", fmt.Errorf("making a tree: %w", err)
 	}
 
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if err := unpack(ctx, found[name], root); err != nil {
+	group, unpacking := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+
+	names := slices.Sorted(maps.Keys(found))
+	parts := make([]string, len(names))
+
+	for i, name := range names {
+		group.Go(func() (err error) {
+			parts[i], err = m.unpacked(unpacking, found[name])
+
+			return err
+		})
+	}
+
+	if err := group.Wait(); err != nil {
+		return "", err
+	}
+
+	for _, part := range parts {
+		if err := run(ctx, "cp", "-al", filepath.Join(part, "usr")+"/.", usr); err != nil {
 			return "", err
 		}
 	}
 
 	return usr, os.WriteFile(filepath.Join(root, "unpacked"), nil, 0o600)
+}
+
+// unpacked returns the directory where a package is unpacked.
+func (m *mirror) unpacked(ctx context.Context, deb string) (string, error) {
+	root := filepath.Join(m.dir, "packages", filepath.Base(deb))
+	if _, err := os.Stat(root); err == nil {
+		return root, nil
+	}
+
+	part := root + ".part"
+	if err := os.RemoveAll(part); err != nil {
+		return "", fmt.Errorf("removing what was left: %w", err)
+	}
+
+	// Older releases have files in directories that are links today.
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		err := errors.Join(os.MkdirAll(filepath.Join(part, "usr", dir), 0o750), os.Symlink("usr/"+dir, filepath.Join(part, dir)))
+		if err != nil {
+			return "", fmt.Errorf("making a tree: %w", err)
+		}
+	}
+
+	if err := unpack(ctx, deb, part); err != nil {
+		return "", err
+	}
+
+	return root, os.Rename(part, root)
 }
 
 // floor is the floor of two trees, computed once.
