@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -281,6 +282,9 @@ func (m *mirror) floor(ctx context.Context, oldUsr, newUsr string) (int64, error
 func unpack(ctx context.Context, deb, root string) (err error) {
 	archive := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	tar := exec.CommandContext(ctx, "tar", "-x", "--keep-directory-symlink", "-C", root)
+
+	// dpkg-deb leaves a child behind when it is killed, which keeps our end of the pipe open.
+	archive.WaitDelay, tar.WaitDelay = time.Second, time.Second
 
 	var output bytes.Buffer
 
