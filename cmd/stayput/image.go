@@ -41,8 +41,8 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
 	}
 
 	return group(command, newImageBuildCommand(), newImageImportCommand(), newImagePushCommand(), newImageInspectCommand(),
-		newImagePullCommand(), newImageCopyCommand(), newImageWriteCommand(), newImageDiskCommand(), newImagePublishCommand(),
-		newImageSignCommand(), newImageVerifyCommand())
+		newImageDiffCommand(), newImagePullCommand(), newImageCopyCommand(), newImageWriteCommand(), newImageDiskCommand(),
+		newImagePublishCommand(), newImageSignCommand(), newImageVerifyCommand())
 }
 
 // registryFlags say how to speak to a registry.

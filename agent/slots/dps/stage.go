@@ -225,13 +225,9 @@ type seeds struct {
 	close func() error
 }
 
-// runningSeed opens the running file system. Hash trees have nothing in common with older ones.
+// runningSeed opens the running slot's partition for a content.
 func (w *writer) runningSeed(ctx context.Context, role osimage.Role) (seeds, error) {
-	if role != w.view.place.Role {
-		return seeds{close: func() error { return nil }}, nil
-	}
-
-	number := w.view.layout.running.data.Index
+	number := w.view.layout.running.number(role)
 
 	medium, err := w.scheme.host.OpenPartition(ctx, number, false)
 	if err != nil {
@@ -379,12 +375,15 @@ func checkUKI(files BootFiles, file string, image osimage.Config) error {
 func (w *writer) number(role osimage.Role) int { return w.view.number(role) }
 
 // number is the partition of the spare slot that holds a content.
-func (v *view) number(role osimage.Role) int {
+func (v *view) number(role osimage.Role) int { return v.layout.spare.number(role) }
+
+// number is the partition of the pair that holds a content.
+func (p pair) number(role osimage.Role) int {
 	if role == osimage.RoleRoot || role == osimage.RoleUSR {
-		return v.layout.spare.data.Index
+		return p.data.Index
 	}
 
-	return v.layout.spare.verity.Index
+	return p.verity.Index
 }
 
 // readBack reads the spare slot's contents from the medium and returns the first role whose digest is wrong, "" when

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stayput-dev/stayput/osimage"
+)
+
+func newImageDiffCommand() *cobra.Command {
+	var (
+		registry registryFlags
+		output   outputFormat
+	)
+
+	command := &cobra.Command{
+		Use:   "diff OLD NEW",
+		Short: "Show what an update from one image to another fetches",
+		Long: `Show what an update from one image to another fetches.
+
+A node that runs OLD has most of NEW already. This tells by the images' chunk indexes what it fetches of each content, in
+how many requests. What its spare slot holds may save a little more.`,
+		Example: `  stayput image diff registry.example/os/node:1.1.0 registry.example/os/node:1.2.0
+  stayput image diff oci:./image:1.1.0 oci:./image:1.2.0 -o json`,
+		Args: takes(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			old, err := registry.open(cmd, args[0])
+			if err != nil {
+				return err
+			}
+
+			next, err := registry.open(cmd, args[1])
+			if err != nil {
+				return err
+			}
+
+			contents, err := osimage.Diff(cmd.Context(), old, next)
+			if err != nil {
+				return err
+			}
+
+			return printAs(cmd.OutOrStdout(), output, contents, func(out io.Writer) { printDiff(out, contents) })
+		},
+	}
+	registry.add(command.Flags())
+	registry.addArchitecture(command.Flags())
+	addOutputFlag(command.Flags(), &output)
+
+	return command
+}
+
+func printDiff(out io.Writer, contents []osimage.ContentDiff) {
+	fmt.Fprintln(out, "CONTENT\tRAW BYTES\tLAYER\tFETCHED\tOF LAYER\tREQUESTS\tINDEX\tREUSED")
+
+	var layer, fetched int64
+
+	for _, content := range contents {
+		layer += content.LayerSize
+		fetched += content.Fetch + content.IndexSize
+
+		fmt.Fprintf(out, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", content.Role, content.RawSize, content.LayerSize,
+			content.Fetch, shareOf(content.Fetch, content.LayerSize), content.Requests, content.IndexSize, content.Reused)
+	}
+
+	fmt.Fprintf(out, "all\t\t%d\t%d\t%s\t\twith indexes\t\n", layer, fetched, shareOf(fetched, layer))
+}
+
+func shareOf(part, whole int64) string {
+	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(max(whole, 1)))
+}
