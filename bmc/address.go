@@ -223,8 +223,8 @@ func (a Address) HostPort() string {
 	return net.JoinHostPort(host, port)
 }
 
-// Endpoint is the URL of the BMC, without a path.
-func (a Address) Endpoint() string { return a.Scheme + "://" + a.Host }
+// Endpoint is the URL of the BMC, without a path. The zone of an IPv6 address is escaped in it (RFC 6874).
+func (a Address) Endpoint() string { return (&url.URL{Scheme: a.Scheme, Host: a.Host}).String() }
 
 func addressError(what string) error {
 	return &Error{Kind: Unsupported, Op: "reading the BMC address", Detail: "spec.bmc.address " + what}

@@ -1,6 +1,7 @@
 package bmc_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
@@ -122,6 +123,51 @@ func TestHostPort(t *testing.T) {
 		address, err := bmc.ParseAddress(text)
 		if err != nil || address.HostPort() != want {
 			t.Errorf("%s: got %s, %v, want %s", text, address.HostPort(), err, want)
+		}
+	}
+}
+
+// What ParseAddress takes, the URL of Endpoint takes, too.
+func TestEndpoint(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"redfish://10.0.0.1" + system:             "https://10.0.0.1",
+		"redfish+http://[fe80::1%25eth0]:8000":    "http://[fe80::1%25eth0]:8000",
+		"redfish://[fe80::1%25en%20p0]" + system:  "https://[fe80::1%25en%20p0]",
+		"redfish://[2001:db8::1]":                 "https://[2001:db8::1]",
+		"redfish://bmc.example.com:8443" + system: "https://bmc.example.com:8443",
+	} {
+		address, err := bmc.ParseAddress(text)
+		if err != nil || address.Endpoint() != want {
+			t.Errorf("%s: got %s, %v, want %s", text, address.Endpoint(), err, want)
+
+			continue
+		}
+		parsed, err := url.Parse(address.Endpoint() + "/redfish/v1")
+		if err != nil || parsed.Host != address.Host {
+			t.Errorf("%s: its endpoint is read as %v, %v", text, parsed, err)
+		}
+	}
+}
+
+func TestCheckBoot(t *testing.T) {
+	t.Parallel()
+	disk := bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI}
+	for _, c := range []struct {
+		got, want bmc.Boot
+		kept      bool
+	}{
+		{disk, disk, true},
+		{bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeLegacy}, disk, false},
+		{bmc.Boot{Target: bmc.BootDisk}, disk, true},
+		{bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeLegacy}, bmc.Boot{Target: bmc.BootDisk}, true},
+		{bmc.Boot{Target: bmc.BootDisk, Mode: bmc.ModeUEFI, Continuous: true}, disk, false},
+		{bmc.Boot{Target: bmc.BootPXE, Mode: bmc.ModeUEFI}, disk, false},
+		{bmc.Boot{Target: bmc.BootNone, Mode: bmc.ModeLegacy}, bmc.Boot{Target: bmc.BootNone, Mode: bmc.ModeUEFI}, true},
+	} {
+		err := bmc.CheckBoot(bmc.BootState{Boot: c.got}, c.want)
+		if (err == nil) != c.kept || err != nil && bmc.KindOf(err) != bmc.NotFollowed {
+			t.Errorf("%+v for %+v: %v", c.got, c.want, err)
 		}
 	}
 }

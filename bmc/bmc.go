@@ -74,6 +74,7 @@ type Identity struct {
 	UUID string
 	// Serial, Model and Manufacturer as the BMC gives them.
 	Serial, Model, Manufacturer string
-	// BMCFirmware is the version of the BMC's own firmware; "" when the BMC does not say.
+	// BMCFirmware is the version of the BMC's own firmware; "" when the BMC does not say,
+	// or could not be read: nothing is compared with it.
 	BMCFirmware string
 }

@@ -1,5 +1,10 @@
 package bmc
 
+import (
+	"fmt"
+	"strings"
+)
+
 // BootTarget is what a machine boots from while an override holds.
 type BootTarget string
 
@@ -38,6 +43,35 @@ type Boot struct {
 	Continuous bool
 	// Mode is how it is started.
 	Mode BootMode
+}
+
+// CheckBoot gives an error of kind NotFollowed when a BMC keeps another override than it accepted. The mode counts where one
+// was asked for, and the BMC says one.
+func CheckBoot(got BootState, want Boot) error {
+	kept := got.Target == want.Target
+	if want.Target != BootNone {
+		kept = kept && got.Continuous == want.Continuous &&
+			(want.Mode == ModeUnknown || got.Mode == ModeUnknown || got.Mode == want.Mode)
+	}
+	if kept {
+		return nil
+	}
+
+	return &Error{
+		Kind: NotFollowed, Op: "setting the boot override", Detail: fmt.Sprintf("the BMC accepted %s and keeps %s", want, got.Boot),
+	}
+}
+
+// String is the override in words.
+func (b Boot) String() string {
+	switch {
+	case b.Target == BootNone:
+		return "no override"
+	case b.Continuous:
+		return strings.TrimSpace(fmt.Sprintf("%s until it is changed %s", b.Target, b.Mode))
+	default:
+		return strings.TrimSpace(fmt.Sprintf("%s once %s", b.Target, b.Mode))
+	}
 }
 
 // BootState is what a BMC says of its boot override.

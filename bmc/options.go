@@ -1,10 +1,6 @@
 package bmc
 
-import (
-	"encoding/base64"
-	"strings"
-	"time"
-)
+import "time"
 
 // The default time limits.
 const (
@@ -45,8 +41,12 @@ type Options struct {
 	// Pause is the least time between two runs of ipmitool to one IPMI BMC. Default 0: BMCs refuse, with Busy, what comes
 	// too fast, and most can take it. Give 5 s (Ironic's min_command_interval) to one that loses answers or hangs.
 	Pause time.Duration
-	// UUID is the SMBIOS UUID that the machine must have. Empty: not checked. A BMC that tells no UUID passes.
+	// UUID is the SMBIOS UUID that the machine must have. Empty: not checked. A BMC that tells no UUID passes: it is what
+	// was learned of the machine, and a caller to whom that is not enough asks RequireIdentity.
 	UUID string
+	// Accepted tells that this BMC has accepted these credentials before, in this process. Then a login that gets no answer
+	// is not taken for one that is refused.
+	Accepted bool
 	// ConnectTimeout bounds connecting, and the TLS handshake. Default DefaultConnectTimeout.
 	ConnectTimeout time.Duration
 	// RequestTimeout bounds one request with its answer. Default DefaultRequestTimeout. A call may take several requests.
@@ -78,27 +78,4 @@ func (o Options) Check() error {
 	}
 
 	return nil
-}
-
-// Redact takes the credentials, in the forms in which they could come back in a text, and further secrets out of it.
-func (c Credentials) Redact(text string, more ...string) string {
-	for _, secret := range append(c.secrets(), more...) {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "<redacted>")
-		}
-	}
-
-	return text
-}
-
-func (c Credentials) secrets() []string {
-	if c.Password == "" {
-		return nil
-	}
-
-	return []string{
-		c.Password,
-		base64.StdEncoding.EncodeToString([]byte(c.Username + ":" + c.Password)),
-		base64.StdEncoding.EncodeToString([]byte(c.Password)),
-	}
 }

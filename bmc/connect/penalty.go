@@ -92,6 +92,7 @@ func (p *penalty) forgotten(now time.Time, after time.Duration) bool {
 func (e *entry) note(ctx context.Context, o bmc.Options, opened bool, err error, now time.Time, random func() float64) {
 	if opened {
 		delete(e.refused, o.Credentials)
+		e.accepted = o.Credentials
 	}
 	ours := of(err, o.Address.HostPort())
 	switch {
@@ -102,6 +103,7 @@ func (e *entry) note(ctx context.Context, o bmc.Options, opened bool, err error,
 	case ours.Kind == bmc.Auth && opened:
 		// It may be the account's rights, for this one thing. The next Do logs in anew, which shows whether it was more.
 	case ours.Kind == bmc.Auth:
+		e.accepted = bmc.Credentials{}
 		refused := e.refused[o.Credentials]
 		refused.refused(ours, now)
 		e.refused[o.Credentials] = refused

@@ -60,6 +60,8 @@ type entry struct {
 	sweeping bool
 	pause    penalty
 	refused  map[bmc.Credentials]penalty
+	// accepted are the credentials that the BMC accepted last.
+	accepted bmc.Credentials
 }
 
 // NewPool starts a pool with one goroutine, which ends with Close.
@@ -220,7 +222,11 @@ func (p *Pool) ready(ctx context.Context, e *entry, options bmc.Options) error {
 	}
 	// A session that cannot be closed is left to the BMC's idle timeout: the new options must not wait for that.
 	_ = p.drop(ctx, e)
-	opened, err := p.options.Open(ctx, options)
+	p.mu.Lock()
+	asked := options
+	asked.Accepted = options.Accepted || e.accepted == options.Credentials
+	p.mu.Unlock()
+	opened, err := p.options.Open(ctx, asked)
 	if err != nil {
 		return err
 	}

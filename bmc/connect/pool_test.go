@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -464,5 +465,34 @@ func TestOpenRefusesOtherSchemes(t *testing.T) {
 		if _, err := connect.Open(t.Context(), o); bmc.KindOf(err) != bmc.Unsupported {
 			t.Errorf("%+v: got %v", address, err)
 		}
+	}
+}
+
+// A login is told that the BMC has accepted the credentials before, until it refuses them.
+func TestAcceptedCredentialsAreKnown(t *testing.T) {
+	t.Parallel()
+	var told []bool
+	var fail error
+	pool := connect.NewPool(connect.PoolOptions{Open: func(_ context.Context, o bmc.Options) (bmc.Machine, error) {
+		told = append(told, o.Accepted)
+
+		return idleMachine{world: &world{closed: make(chan struct{}, 1)}}, fail
+	}})
+	t.Cleanup(func() {
+		if err := pool.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	lost := func(context.Context, bmc.Machine) error { return &bmc.Error{Kind: bmc.Unknown, Op: "sending"} }
+	for range 2 {
+		_ = pool.Do(t.Context(), options("a", "x"), lost)
+	}
+	_ = pool.Do(t.Context(), options("a", "y"), lost)
+	fail = &bmc.Error{Kind: bmc.Auth, Op: "logging in"}
+	_ = pool.Do(t.Context(), options("a", "y"), lost)
+	fail = nil
+	_ = pool.Do(t.Context(), options("a", "x"), lost)
+	if want := []bool{false, true, false, true, false}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 }

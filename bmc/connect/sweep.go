@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/stayput-dev/stayput/bmc"
 )
 
 // sweep closes machines that nobody used for a while, until the pool closes.
@@ -70,5 +72,5 @@ func (e *entry) forget(now time.Time) bool {
 		}
 	}
 
-	return len(e.refused) == 0 && e.pause.forgotten(now, lastPause)
+	return len(e.refused) == 0 && e.accepted == (bmc.Credentials{}) && e.pause.forgotten(now, lastPause)
 }

@@ -58,25 +58,38 @@ func (m *machine) deviceOf(boot bmc.Boot) (code byte, known bool) {
 	}
 }
 
-// targetOf is the target of a byte, also of those that SetBoot does not use: disk in safe mode, and remote media.
-func (m *machine) targetOf(code byte) (target bmc.BootTarget, known bool) {
+// The targets of table 28-14 that bmc has no word for, and that SetBoot does not set.
+const (
+	diagnosticPartition bmc.BootTarget = "Diagnostics"
+	primaryRemoteMedia  bmc.BootTarget = "RemoteMedia"
+)
+
+// targetOf is the target of a byte, also of those that SetBoot does not use: disk in safe mode, the diagnostic partition,
+// and remote media. A byte that the table reserves is named by its value.
+func (m *machine) targetOf(code byte) bmc.BootTarget {
 	switch code & deviceBits {
 	case 0x00:
-		return bmc.BootNone, true
+		return bmc.BootNone
 	case 0x04:
-		return bmc.BootPXE, true
+		return bmc.BootPXE
 	case 0x08, 0x0c, 0x2c:
-		return bmc.BootDisk, true
+		return bmc.BootDisk
+	case 0x10:
+		return diagnosticPartition
 	case 0x14, 0x20:
-		return bmc.BootCD, true
+		return bmc.BootCD
 	case 0x18:
-		return bmc.BootBIOS, true
+		return bmc.BootBIOS
 	case 0x1c, 0x3c:
-		return bmc.BootUSB, true
+		return bmc.BootUSB
 	case supermicroDisk:
-		return bmc.BootDisk, m.device.manufacturer == supermicro
+		if m.device.manufacturer == supermicro {
+			return bmc.BootDisk
+		}
+
+		return primaryRemoteMedia
 	default:
-		return "", false
+		return bmc.BootTarget(fmt.Sprintf("unknown (%#02x)", code&deviceBits))
 	}
 }
 
@@ -92,11 +105,7 @@ func (m *machine) Boot(ctx context.Context) (bmc.BootState, error) {
 	if answer[1]&optionLocked != 0 || flags&flagValid == 0 || device&deviceBits == 0 {
 		return state, nil
 	}
-	target, known := m.targetOf(device)
-	if !known {
-		return bmc.BootState{}, m.fail(bmc.Unsupported, op, fmt.Sprintf("boot device %#02x is none that is known", device), nil)
-	}
-	state.Boot = bmc.Boot{Target: target, Continuous: flags&flagPersistent != 0, Mode: bmc.ModeLegacy}
+	state.Boot = bmc.Boot{Target: m.targetOf(device), Continuous: flags&flagPersistent != 0, Mode: bmc.ModeLegacy}
 	if flags&flagUEFI != 0 {
 		state.Mode = bmc.ModeUEFI
 	}

@@ -66,7 +66,7 @@ func classify(text string, sent bool) (kind bmc.Kind, detail string) {
 			kind, fix = bmc.Transient, "the BMC did not answer"
 		}
 	}
-	detail = oneLine(text)
+	detail = bmc.OneLine(text)
 	switch {
 	case fix == "":
 		return kind, detail
@@ -154,9 +154,11 @@ func classifySession(text string) (kind bmc.Kind, fix string) {
 			`RAKP 2 HMAC is invalid|invalid integrity check value|RAKP 4 .*invalid|unauthorized GUID`,
 		},
 		{
-			bmc.Auth, "the BMC answers, but not to this account's login: there is no such user, or it may not use IPMI over LAN",
-			`no response from RAKP [13] message`,
+			// RAKP message 2 comes before, and by it ipmitool has verified that the BMC knows the password.
+			bmc.Transient, "nothing was sent: the BMC knows the password, and fell silent in the middle of the login",
+			`no response from RAKP 3 message`,
 		},
+		{bmc.Auth, silentLogin, `no response from RAKP 1 message`},
 		{
 			bmc.Auth, "the account may not have the session's privilege level; raise it at the BMC, or ask for less in the " +
 				"address, with ?privilegelevel=OPERATOR",
@@ -177,6 +179,10 @@ func classifySession(text string) (kind bmc.Kind, fix string) {
 	return "", ""
 }
 
+// silentLogin is what a login that gets no answer to its first message with the account's name can mean.
+const silentLogin = "the BMC answers, but not to this account's login: there is no such user, or it may not use IPMI over LAN; " +
+	"or the BMC, or the network, lost the message: if the account is right, try again"
+
 // unanswered is the kind of a request with no answer.
 func unanswered(sent bool) bmc.Kind {
 	if sent {
@@ -185,5 +191,3 @@ func unanswered(sent bool) bmc.Kind {
 
 	return bmc.Transient
 }
-
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

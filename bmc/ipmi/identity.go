@@ -46,7 +46,8 @@ func (m *machine) Identity(ctx context.Context) (bmc.Identity, error) {
 	const op = "reading the identity"
 	now, err := m.readDevice(ctx, op)
 	if err != nil {
-		return bmc.Identity{}, err
+		// What tells one machine from another is not the firmware, which was read at the login.
+		now = m.device
 	}
 	uuid, err := m.uuid(ctx, op)
 	if err != nil {
@@ -142,7 +143,7 @@ func field(text, name string) string {
 	for line := range strings.Lines(text) {
 		key, value, found := strings.Cut(line, ":")
 		if found && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value)
+			return bmc.OneLine(value)
 		}
 	}
 

@@ -27,8 +27,10 @@ func (m *machine) Log(ctx context.Context, limit int) ([]bmc.LogEntry, error) {
 		return nil, err
 	}
 	var entries []bmc.LogEntry
+	redactor := bmc.NewRedactor(m.options.Credentials)
 	for line := range strings.Lines(text) {
 		if entry, ok := logEntry(line); ok {
+			entry.Message = redactor.Line(entry.Message, maxDetail)
 			entries = append(entries, entry)
 		}
 	}

@@ -21,6 +21,8 @@ type machine struct {
 	device device
 	// ended is when the last run of ipmitool ended.
 	ended time.Time
+	// loggedIn tells that the BMC has accepted the credentials.
+	loggedIn bool
 	// lacks are the actions that the BMC does not know.
 	lacks []bmc.Action
 }

@@ -2,6 +2,7 @@ package ipmi
 
 import (
 	"encoding/hex"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,5 +68,42 @@ func TestNoiseIsNoReason(t *testing.T) {
 	}
 	if kind, detail = classify("", false); kind != bmc.Transient || detail == "" {
 		t.Errorf("got %s, %q", kind, detail)
+	}
+}
+
+// A silence before the password was shown is ambiguous; one after it is none of the password.
+func TestASilenceInTheMiddleOfTheLogin(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bmc.Kind{
+		"> RAKP 3 MESSAGE\n> Error: no response from RAKP 3 message\nError: Unable to establish IPMI v2 / RMCP+ session\n": bmc.Transient,
+		"> Error: no response from RAKP 1 message\nError: Unable to establish IPMI v2 / RMCP+ session\n":                   bmc.Auth,
+		"RAKP 2 HMAC is invalid\nError: Unable to establish IPMI v2 / RMCP+ session\n":                                     bmc.Auth,
+	} {
+		if kind, detail := classify(text, false); kind != want || want == bmc.Auth && strings.Contains(text, "RAKP 1") &&
+			!strings.Contains(detail, "no such user") {
+			t.Errorf("%q: %s, %s", text, kind, detail)
+		}
+	}
+	if !strings.Contains(silentLogin, "no such user") || !strings.Contains(silentLogin, "lost the message") {
+		t.Error(silentLogin)
+	}
+}
+
+// IPMI 2.0, table 28-14: every value has a name.
+func TestEveryBootDeviceHasAName(t *testing.T) {
+	t.Parallel()
+	m := &machine{}
+	for code, want := range map[byte]bmc.BootTarget{
+		0x00: bmc.BootNone, 0x04: bmc.BootPXE, 0x08: bmc.BootDisk, 0x0c: bmc.BootDisk, 0x10: "Diagnostics", 0x14: bmc.BootCD,
+		0x18: bmc.BootBIOS, 0x1c: bmc.BootUSB, 0x20: bmc.BootCD, 0x24: "RemoteMedia", 0x28: "unknown (0x28)", 0x2c: bmc.BootDisk,
+		0x30: "unknown (0x30)", 0x34: "unknown (0x34)", 0x38: "unknown (0x38)", 0x3c: bmc.BootUSB,
+	} {
+		if got := m.targetOf(code | 0x81); got != want {
+			t.Errorf("%#02x: %s, want %s", code, got, want)
+		}
+	}
+	m.device.manufacturer = supermicro
+	if got := m.targetOf(supermicroDisk); got != bmc.BootDisk {
+		t.Errorf("Supermicro's: %s", got)
 	}
 }

@@ -51,7 +51,7 @@ func (m *machine) raw(ctx context.Context, writes bool, op string, request ...by
 	for field := range strings.FieldsSeq(text) {
 		value, err := strconv.ParseUint(field, 16, 8)
 		if err != nil {
-			return nil, m.fail(unanswered(writes), op, fmt.Sprintf("ipmitool gives %q, not bytes", oneLine(text)), err)
+			return nil, m.fail(unanswered(writes), op, fmt.Sprintf("ipmitool gives %q, not bytes", text), err)
 		}
 		answer = append(answer, byte(value))
 	}
@@ -85,6 +85,8 @@ func (m *machine) run(ctx context.Context, c command) (string, error) {
 	err := cmd.Run()
 	m.ended = m.clock.Now()
 	if err == nil {
+		m.loggedIn = true
+
 		return stdout.String(), m.unread(c.op, stderr.String()+"\n"+stdout.String())
 	}
 	sent := c.terse || strings.Contains(stderr.String(), sending)
@@ -99,6 +101,10 @@ func (m *machine) run(ctx context.Context, c command) (string, error) {
 		return "", m.fail(bmc.Transient, c.op, "nothing was sent, ipmitool cannot be run: "+err.Error(), err)
 	}
 	kind, detail := classify(stderr.String()+"\n"+stdout.String(), c.writes && sent)
+	if kind == bmc.Auth && strings.HasPrefix(detail, silentLogin) && (m.options.Accepted || m.loggedIn) {
+		// The BMC has accepted this very account before, so that it is the message that was lost.
+		kind, detail = bmc.Transient, "nothing was sent: the BMC, which has accepted this account before, does not answer its login"
+	}
 	failed := m.fail(kind, c.op, detail, err)
 	// A write that was sent, and neither unanswered nor left open, was answered with a refusal.
 	failed.Refused = c.writes && sent && kind != bmc.Unknown
@@ -116,6 +122,9 @@ func (m *machine) unread(op, text string) error {
 
 	return m.fail(kind, op, detail, nil)
 }
+
+// maxDetail bounds the text of an error, in bytes: ipmitool says much.
+const maxDetail = 1000
 
 // rest waits until the BMC may be asked again.
 func (m *machine) rest(ctx context.Context) error {
@@ -155,6 +164,11 @@ func (m *machine) arguments(c command) []string {
 
 func (m *machine) fail(kind bmc.Kind, op, detail string, cause error) *bmc.Error {
 	return &bmc.Error{
-		Kind: kind, Op: op, BMC: m.options.Address.HostPort(), Detail: m.options.Credentials.Redact(detail), Err: cause,
+		Kind: kind, Op: op, BMC: m.options.Address.HostPort(), Detail: m.line(detail, maxDetail), Err: cause,
 	}
+}
+
+// line makes a line of a text of the BMC, or of ipmitool, that can be shown; limit bounds it, in bytes.
+func (m *machine) line(text string, limit int) string {
+	return bmc.NewRedactor(m.options.Credentials).Line(text, limit)
 }

@@ -143,7 +143,7 @@ func targetOf(value string) bmc.BootTarget {
 		return bmc.BootNone
 	}
 
-	return bmc.BootTarget(value)
+	return bmc.BootTarget(bmc.OneLine(value))
 }
 
 func modeOf(value string) bmc.BootMode {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ const maxDetail = 300
 // fail is an error that needs no cause.
 func (m *machine) fail(kind bmc.Kind, op, detail string) error {
 	return &bmc.Error{
-		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail),
+		Kind: kind, Op: m.line(op, 0), BMC: m.options.Address.HostPort(), Detail: m.line(detail, 0),
 		RetryAfter: m.transport.current.retryAfter,
 	}
 }
@@ -36,10 +37,18 @@ func (m *machine) classify(op string, action bool, err error) error {
 	var answered *common.Error
 	if errors.As(err, &answered) && answered.HTTPReturnedStatusCode != 0 {
 		// The cause is left out: its text is the BMC's whole answer, which may echo what was sent.
-		return m.fail(kindOfAnswer(answered, action), op, answerText(answered))
+		if hint := m.wrongScheme(answered.Error()); hint != "" {
+			return m.fail(bmc.Unsupported, op, hint)
+		}
+
+		return m.fail(kindOfAnswer(answered, action), op, m.answerText(answered))
 	}
 	kind, detail := bmc.Transient, err.Error()
-	switch {
+	switch hint := m.wrongScheme(detail); {
+	case hint != "":
+		kind, detail = bmc.Unsupported, "nothing was sent: "+hint
+	case errors.Is(err, errToHTTPS):
+		kind = bmc.Unsupported
 	case isUntrusted(err):
 		kind = bmc.Untrusted
 		detail = untrustedText(err) + "; give the BMC a certificate that can be verified, or set spec.bmc.disableCertificateVerification"
@@ -52,7 +61,7 @@ func (m *machine) classify(op string, action bool, err error) error {
 	}
 
 	return &bmc.Error{
-		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Detail: m.redact(detail), Err: fixedCause(err),
+		Kind: kind, Op: m.line(op, 0), BMC: m.options.Address.HostPort(), Detail: m.line(detail, 0), Err: fixedCause(err),
 	}
 }
 
@@ -148,7 +157,7 @@ func hasMessage(answer *common.Error, ids ...string) bool {
 	return false
 }
 
-func answerText(answer *common.Error) string {
+func (m *machine) answerText(answer *common.Error) string {
 	said := answer.Message
 	for _, info := range answer.ExtendedInfos {
 		if info.Message != "" {
@@ -157,7 +166,7 @@ func answerText(answer *common.Error) string {
 			break
 		}
 	}
-	said = oneLine(said)
+	said = m.line(said, maxDetail)
 	status := answer.HTTPReturnedStatusCode
 	text := fmt.Sprintf("the BMC answers %d %s", status, http.StatusText(status))
 	if said != "" {
@@ -173,14 +182,21 @@ func answerText(answer *common.Error) string {
 	return text
 }
 
-// oneLine bounds a text of a BMC.
-func oneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxDetail {
-		text = strings.ToValidUTF8(text[:maxDetail], "") + "…"
+// wrongScheme is what to use instead, when an error says that HTTP was spoken to HTTPS, or the other way round; "" for others.
+// The texts are those of net/http, of its server, and of nginx.
+func (m *machine) wrongScheme(text string) string {
+	https := m.options.Address.Scheme == "https"
+	says := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(each string) bool { return strings.Contains(text, each) })
 	}
-
-	return text
+	switch {
+	case https && says("server gave HTTP response to HTTPS client"):
+		return "the BMC speaks HTTP at this port, and the address is one of HTTPS; use redfish+http:// in the address, or its port of HTTPS"
+	case !https && says("malformed HTTP response", "HTTP request to an HTTPS server", "plain HTTP request was sent to HTTPS port"):
+		return "the BMC speaks HTTPS at this port, and the address is one of HTTP; use redfish:// in the address"
+	default:
+		return ""
+	}
 }
 
 // isOldTLS knows the alerts of a BMC with which there is no common cipher or version of TLS. crypto/tls exports no type
@@ -207,6 +223,17 @@ func isUntrusted(err error) bool {
 		errors.As(err, &hostname) || errors.As(err, &invalid)
 }
 
-func (m *machine) redact(text string) string {
-	return m.options.Credentials.Redact(text, m.transport.token)
+// redact takes the credentials and the session's token out of a text.
+func (m *machine) redact(text string) string { return m.secrets().Redact(text) }
+
+// line makes a line of a text of the BMC that can be shown; limit bounds it, in bytes, 0 for none.
+func (m *machine) line(text string, limit int) string { return m.secrets().Line(text, limit) }
+
+func (m *machine) secrets() bmc.Redactor {
+	if m.redactor == nil || m.redactedToken != m.transport.token {
+		made := bmc.NewRedactor(m.options.Credentials, m.transport.token)
+		m.redactor, m.redactedToken = &made, m.transport.token
+	}
+
+	return *m.redactor
 }

@@ -52,7 +52,7 @@ func (m *machine) Diagnose(ctx context.Context) (Diagnosis, error) {
 		return Diagnosis{}, err
 	}
 	d := Diagnosis{
-		RedfishVersion: m.root.RedfishVersion, Vendor: m.root.Vendor, Product: m.root.Product,
+		RedfishVersion: bmc.OneLine(m.root.RedfishVersion), Vendor: bmc.OneLine(m.root.Vendor), Product: bmc.OneLine(m.root.Product),
 		Latency: time.Since(began), Sessions: -1,
 	}
 	note := func(err error) {
@@ -62,7 +62,7 @@ func (m *machine) Diagnose(ctx context.Context) (Diagnosis, error) {
 	}
 	managed, err := m.readManager(now)
 	note(err)
-	d.BMCFirmware, d.ReadAt = managed.FirmwareVersion, time.Now()
+	d.BMCFirmware, d.ReadAt = bmc.OneLine(managed.FirmwareVersion), time.Now()
 	if at, err := time.Parse(time.RFC3339, managed.DateTime); err == nil {
 		d.Clock = at
 	}

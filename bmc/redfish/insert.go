@@ -171,8 +171,8 @@ func (m *machine) settle(target *drive, settled func(drive) bool) (bool, error) 
 // unseen is the error of a change of which nobody saw what came. A BMC that has refused it stays known to have done so.
 func (m *machine) unseen(op string, kind bmc.Kind, detail string, err error) error {
 	return &bmc.Error{
-		Kind: kind, Op: m.redact(op), BMC: m.options.Address.HostPort(), Err: fixedCause(err),
-		Detail: m.redact(detail + err.Error() + "; look at the drive before anything else"),
+		Kind: kind, Op: m.line(op, 0), BMC: m.options.Address.HostPort(), Err: fixedCause(err),
+		Detail: m.line(detail+err.Error()+"; look at the drive before anything else", 0),
 	}
 }
 
@@ -273,8 +273,19 @@ func (m *machine) Eject(ctx context.Context, slot string) error {
 	if !target.holds() {
 		return nil
 	}
-
-	return m.eject(op, target)
+	if err := m.eject(op, target); err != nil {
+		return err
+	}
+	emptied, err := m.settle(&target, func(now drive) bool { return !now.holds() })
+	switch {
+	case err != nil:
+		return m.unseen(op, bmc.Unknown, accepted, err)
+	case !emptied:
+		return m.fail(bmc.NotFollowed, op, "the BMC accepted it, and its drive still shows the image; "+
+			"does the operating system hold it? Eject it there, or restart the BMC")
+	default:
+		return nil
+	}
 }
 
 func (m *machine) eject(op string, target drive) error {

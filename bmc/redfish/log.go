@@ -251,5 +251,5 @@ func (m *machine) logEntry(entry logEntry) bmc.LogEntry {
 		at = time.Time{}
 	}
 
-	return bmc.LogEntry{At: at, Severity: entry.Severity, Message: m.redact(oneLine(text))}
+	return bmc.LogEntry{At: at, Severity: m.line(entry.Severity, maxDetail), Message: m.line(text, maxDetail)}
 }

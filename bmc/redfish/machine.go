@@ -31,6 +31,10 @@ type machine struct {
 	// wait pauses between two looks at the BMC.
 	wait func(ctx context.Context, pause time.Duration) error
 
+	// redactor takes out the credentials, and the token redactedToken.
+	redactor      *bmc.Redactor
+	redactedToken string
+
 	// mu lets one call at a time use the transport.
 	mu     sync.Mutex
 	closed bool
@@ -212,14 +216,15 @@ func (m *machine) Identity(ctx context.Context) (bmc.Identity, error) {
 	if err != nil {
 		return bmc.Identity{}, err
 	}
+	// What tells one machine from another is the system's. A manager that cannot be read must not hide it.
 	managed, err := m.readManager(now)
 	if err != nil {
-		return bmc.Identity{}, err
+		managed.FirmwareVersion = ""
 	}
 
 	return bmc.Identity{
-		UUID: strings.ToLower(now.UUID), Serial: now.SerialNumber,
-		Model: now.Model, Manufacturer: now.Manufacturer, BMCFirmware: managed.FirmwareVersion,
+		UUID: bmc.OneLine(strings.ToLower(now.UUID)), Serial: bmc.OneLine(now.SerialNumber), Model: bmc.OneLine(now.Model),
+		Manufacturer: bmc.OneLine(now.Manufacturer), BMCFirmware: bmc.OneLine(managed.FirmwareVersion),
 	}, nil
 }
 

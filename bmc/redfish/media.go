@@ -69,11 +69,15 @@ func (m *machine) Media(ctx context.Context) ([]bmc.MediaSlot, error) {
 func (m *machine) slots(drives []drive) []bmc.MediaSlot {
 	slots := make([]bmc.MediaSlot, 0, len(drives))
 	for i, each := range drives {
+		types := make([]string, 0, len(each.MediaTypes))
+		for _, name := range each.MediaTypes {
+			types = append(types, bmc.OneLine(name))
+		}
 		slot := bmc.MediaSlot{
-			ID: slotIDs(drives)[i], Types: each.MediaTypes, Inserted: each.holds(), Insertable: each.takes(),
+			ID: slotIDs(drives)[i], Types: types, Inserted: each.holds(), Insertable: each.takes(),
 		}
 		if slot.Inserted {
-			slot.Image = m.redact(withoutUser(each.Image))
+			slot.Image = m.line(withoutUser(each.Image), 0)
 		}
 		slots = append(slots, slot)
 	}
@@ -90,7 +94,7 @@ func slotIDs(drives []drive) []string {
 	ids := make([]string, 0, len(drives))
 	for _, each := range drives {
 		if each.ID == "" || count[each.ID] > 1 {
-			ids = append(ids, each.path)
+			ids = append(ids, bmc.OneLine(each.path))
 		} else {
 			ids = append(ids, each.ID)
 		}
@@ -166,6 +170,7 @@ func (m *machine) readDrive(uri string) (drive, error) {
 	if err != nil {
 		return drive{}, err
 	}
+	found.ID = bmc.OneLine(found.ID)
 	found.etag = got.header.Get("ETag")
 	allow := strings.Join(got.header.Values("Allow"), ",")
 	found.noPatch = allow != "" && !strings.Contains(strings.ToUpper(allow), http.MethodPatch)

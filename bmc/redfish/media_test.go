@@ -180,8 +180,15 @@ func TestEject(t *testing.T) {
 	for name, c := range cases {
 		s := script(t)
 		s.withDrives(systemPath, map[string]object{"Cd": drive(path, c.drive)})
-		s.on("POST "+path+"/Eject", reply{status: 204})
-		s.on("PATCH "+path, reply{status: 200, body: object{}})
+		empties := func(status int) func(received) reply {
+			return func(received) reply {
+				s.change(path, object{"Image": nil, "Inserted": false})
+
+				return reply{status: status, body: object{}}
+			}
+		}
+		s.does("POST "+path+"/Eject", empties(200))
+		s.does("PATCH "+path, empties(200))
 		if err := s.open().Eject(t.Context(), "Cd"); err != nil || !reflect.DeepEqual(s.sent(), c.want) {
 			t.Errorf("%s: %v, sent %+v, want %+v", name, err, s.sent(), c.want)
 		}
@@ -195,4 +202,8 @@ func TestEject(t *testing.T) {
 	s.withDrives(systemPath, map[string]object{"Cd": drive(path, in)})
 	s.on("POST "+path+"/Eject", reply{status: 409, body: complaint("x", "in use")})
 	wantKind(t, s.open().Eject(t.Context(), "Cd"), bmc.Conflict, "in use")
+	s = script(t)
+	s.withDrives(systemPath, map[string]object{"Cd": drive(path, in)})
+	s.on("POST "+path+"/Eject", reply{status: 204})
+	wantKind(t, s.open().Eject(t.Context(), "Cd"), bmc.NotFollowed, "still shows the image")
 }

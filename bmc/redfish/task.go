@@ -151,7 +151,7 @@ func (m *machine) taskFailed(op, state string, messages []taskMessage) error {
 		kind = bmc.Unsupported
 	}
 	detail := "the BMC accepted it and its task ended as " + state
-	if text := oneLine(strings.Join(said, " ")); text != "" {
+	if text := m.line(strings.Join(said, " "), maxDetail); text != "" {
 		detail += ": " + text
 	}
 
@@ -166,9 +166,9 @@ func (m *machine) taskFailed(op, state string, messages []taskMessage) error {
 // unfinished is the error of a task whose end was not seen.
 func (m *machine) unfinished(op, monitor string, cause error) error {
 	failed := &bmc.Error{
-		Kind: bmc.Unknown, Op: m.redact(op), BMC: m.options.Address.HostPort(),
-		Detail: m.redact(fmt.Sprintf("the BMC accepted it, and its task %s has not ended: %v; look at what the machine does",
-			monitor, cause)),
+		Kind: bmc.Unknown, Op: m.line(op, 0), BMC: m.options.Address.HostPort(),
+		Detail: m.line(fmt.Sprintf("the BMC accepted it, and its task %s has not ended: %v; look at what the machine does",
+			monitor, cause), 0),
 	}
 	failed.Err = fixedCause(cause)
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -113,6 +114,10 @@ func newBase(options bmc.Options) (*http.Transport, error) {
 		InsecureSkipVerify: options.SkipVerify, //nolint:gosec // the host's disableCertificateVerification asks for it
 		ClientSessionCache: tls.NewLRUClientSessionCache(1),
 	}
+	if host, _, zoned := strings.Cut(options.Address.Host, "%"); zoned {
+		// A certificate names no zone.
+		config.ServerName = strings.Trim(host, "[]")
+	}
 	if options.LegacyTLS {
 		config.CipherSuites = withRSAKeyExchange()
 	}
@@ -151,6 +156,7 @@ func withRSAKeyExchange() []uint16 {
 var (
 	errTooLong          = fmt.Errorf("the BMC's answer is longer than %d bytes", maxBody)
 	errTooManyRedirects = errors.New("the BMC redirects too often")
+	errToHTTPS          = errors.New("the BMC redirects from HTTP to HTTPS; use redfish:// in the address")
 	errForeignRedirect  = errors.New("the BMC redirects to another host, which would get the credentials")
 )
 
@@ -162,6 +168,8 @@ func checkRedirect(request *http.Request, via []*http.Request) error {
 		return errTooManyRedirects
 	case first.Method != http.MethodGet:
 		return http.ErrUseLastResponse
+	case first.URL.Scheme == "http" && request.URL.Scheme == "https" && request.URL.Hostname() == first.URL.Hostname():
+		return errToHTTPS
 	case request.URL.Scheme != first.URL.Scheme || request.URL.Host != first.URL.Host:
 		return errForeignRedirect
 	default:

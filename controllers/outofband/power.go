@@ -176,8 +176,8 @@ func (s *session) setBoot(ctx context.Context, m bmc.Machine) string {
 	}
 	if err == nil {
 		var state bmc.BootState
-		if state, err = m.Boot(ctx); err == nil && state.Target != bmc.BootDisk {
-			err = fmt.Errorf("%w: it says %s", errNotKept, state.Target)
+		if state, err = m.Boot(ctx); err == nil && bmc.CheckBoot(state, boot) != nil {
+			err = fmt.Errorf("%w: it says %s", errNotKept, state.Boot)
 		}
 	}
 	if err != nil {
