@@ -294,34 +294,39 @@ func served(pod *corev1.Pod) bool {
 	return pod.Labels[workloadLabel] == serviceName && pod.DeletionTimestamp == nil && podReady(pod)
 }
 
-// fetchedAnew tells whether a content of the image was fetched from its start by a request that began after a time. One
-// that goes on where an earlier one has stopped gets a part of it, and there must be such a one.
-func (r *Run) fetchedAnew(role osimage.Role, after time.Time) (bool, error) {
-	requests, err := r.Lab.Registry.Requests(after)
+// fetchedLittle proves by the registry's log that all machines together fetched less than a quarter of a content of the
+// image, in parts only: their running slots have nearly all of it, and whoever was interrupted goes on where it was.
+func (r *Run) fetchedLittle(role osimage.Role) error {
+	requests, err := r.Lab.Registry.Requests(r.began)
 	if err != nil {
-		return false, err
+		return err
 	}
 
 	content, found := r.image.Content(role)
 	if !found {
-		return false, fmt.Errorf("%w: the image has no content %s", ErrOutcome, role)
+		return fmt.Errorf("%w: the image has no content %s", ErrOutcome, role)
 	}
 
-	parts := 0
+	var bytes int64
 
 	for _, request := range requests {
-		switch {
-		case !request.Start.After(after) || !request.Blob() || !strings.HasSuffix(request.Path, content.Digest):
-		case request.Status == http.StatusPartialContent:
-			parts++
-		default:
-			return true, nil
+		if !request.Blob() || !strings.HasSuffix(request.Path, content.Digest) {
+			continue
+		}
+
+		bytes += request.Bytes
+
+		if request.Status != http.StatusPartialContent {
+			return fmt.Errorf("%w: content %s was fetched from its start, want the parts that are new", ErrOutcome, role)
 		}
 	}
 
-	if parts == 0 {
-		return false, fmt.Errorf("%w: no part of content %s was fetched", ErrOutcome, role)
+	r.Log("all machines fetched %d of the %d bytes of content %s", bytes, content.Size, role)
+
+	if bytes == 0 || bytes > content.Size/4 {
+		return fmt.Errorf("%w: %d of the %d bytes of content %s were fetched, want some and less than a quarter",
+			ErrOutcome, bytes, content.Size, role)
 	}
 
-	return false, nil
+	return nil
 }

@@ -1,11 +1,13 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -56,7 +58,7 @@ func (l *Lab) BuildImage(ctx context.Context, variant osbuild.Variant) (Image, e
 
 // pack makes the OCI layout folder of what was built, unless the cache has it.
 func (l *Lab) pack(ctx context.Context, cache string, built osbuild.Image) (Image, error) {
-	key, err := packKey(built)
+	key, err := packKey(ctx, built)
 	if err != nil {
 		return Image{}, err
 	}
@@ -100,10 +102,16 @@ func (l *Lab) pack(ctx context.Context, cache string, built osbuild.Image) (Imag
 	return image, nil
 }
 
-// packKey is a short name for what was built. The parts are immutable files of content-keyed folders, so that name,
-// size and time of each stand for its bytes.
-func packKey(built osbuild.Image) (string, error) {
+// packKey is a short name for what was built and for how it is packed. The parts are immutable files of content-keyed
+// folders, so that name, size and time of each stand for its bytes.
+func packKey(ctx context.Context, built osbuild.Image) (string, error) {
+	packer, err := packerDigest(ctx)
+	if err != nil {
+		return "", err
+	}
+
 	digest := sha256.New()
+	fmt.Fprintln(digest, packer)
 
 	for _, part := range []string{"usr", "usr-verity", "uki", "loader", "state"} {
 		info, err := os.Stat(built.Path(part))
@@ -115,6 +123,49 @@ func packKey(built osbuild.Image) (string, error) {
 	}
 
 	return hex.EncodeToString(digest.Sum(nil)[:keyBytes]), nil
+}
+
+// packerDigest stands for the code that packs: it is the digest of a small image, so that it is another one as soon as
+// layers, indexes, config or manifest are made in another way.
+func packerDigest(ctx context.Context) (digest string, err error) {
+	dir, err := os.MkdirTemp("", "stayput-pack-")
+	if err != nil {
+		return "", fmt.Errorf("making a folder for a trial image: %w", err)
+	}
+
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	inputs := map[osimage.Role]osimage.Input{}
+
+	for _, role := range []osimage.Role{osimage.RoleUSR, osimage.RoleUSRVerity, osimage.RoleUKI} {
+		data := pattern(string(role))
+		inputs[role] = osimage.Input{
+			Name: string(role), Size: int64(len(data)),
+			Open: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil },
+		}
+	}
+
+	image, err := osimage.Build(ctx, dir, osimage.BuildSpec{
+		Name: "trial", Version: "1", Architecture: "amd64", RootHash: hex.EncodeToString(make([]byte, sha256.Size)),
+		Inputs: inputs,
+	})
+	if err != nil {
+		return "", fmt.Errorf("packing a trial image: %w", err)
+	}
+
+	return image.Digest(), nil
+}
+
+// pattern is some hundred KiB that are compressible in part.
+func pattern(seed string) []byte {
+	var data []byte
+
+	for count := range 1 << 12 {
+		sum := sha256.Sum256(fmt.Append(nil, seed, count))
+		data = append(append(data, sum[:]...), seed...)
+	}
+
+	return data
 }
 
 // MakeDisk makes the disk of a newly provisioned machine from an image and returns its path. Disks are kept in the
