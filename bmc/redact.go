@@ -80,19 +80,20 @@ func addForms(forms map[string]bool, secret string, depth int) {
 }
 
 func encoded(secret string) []string {
-	forms := []string{
+	const most = 28
+	forms := append(make([]string, 0, most),
 		strings.ToValidUTF8(secret, string(utf8.RuneError)), OneLine(secret), strings.Join(strings.Fields(secret), " "),
 		inner(strconv.Quote(secret)), inner(strconv.QuoteToASCII(secret)), html.EscapeString(secret),
 		url.QueryEscape(secret), url.PathEscape(secret), strings.TrimPrefix(url.UserPassword("", secret).String(), ":"),
 		strings.ReplaceAll(url.QueryEscape(secret), "+", "%20"),
-	}
+	)
 	for _, escape := range []bool{true, false} {
 		var text bytes.Buffer
 		encoder := json.NewEncoder(&text)
 		encoder.SetEscapeHTML(escape)
-		// A string can always be encoded.
-		_ = encoder.Encode(secret)
-		forms = append(forms, inner(strings.TrimSuffix(text.String(), "\n")))
+		if err := encoder.Encode(secret); err == nil { // a string always can be
+			forms = append(forms, inner(strings.TrimSuffix(text.String(), "\n")))
+		}
 	}
 	for _, form := range slices.Clone(forms) {
 		forms = append(forms, lowerHex(form))

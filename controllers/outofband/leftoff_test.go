@@ -1,8 +1,8 @@
 package outofband
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -228,9 +228,9 @@ func TestTheHistoryKeepsWhatWasSent(t *testing.T) {
 		t.Error("it is forgotten that we have switched the machine off")
 	}
 	for i := range 2 * maxHistory {
-		addToHistory(status, v1alpha1.PowerEvent{Action: fmt.Sprint(i), At: metav1.NewTime(testStart())})
+		addToHistory(status, v1alpha1.PowerEvent{Action: strconv.Itoa(i), At: metav1.NewTime(testStart())})
 	}
-	first := func(each v1alpha1.PowerEvent) bool { return each.Action == fmt.Sprint(maxHistory) }
+	first := func(each v1alpha1.PowerEvent) bool { return each.Action == strconv.Itoa(maxHistory) }
 	if len(status.History) != maxHistory || slices.IndexFunc(status.History, first) != 0 {
 		t.Errorf("%d entries: %+v", len(status.History), status.History)
 	}
