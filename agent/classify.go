@@ -10,6 +10,7 @@ import (
 	"github.com/stayput-dev/stayput/agent/slots"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 const (
@@ -195,6 +196,9 @@ func classifyStaging(err error) (reason v1alpha1.Reason, final bool) {
 		reason v1alpha1.Reason
 		final  bool
 	}{
+		{osimage.ErrUntrusted, v1alpha1.ReasonImageUntrusted, true},
+		{trust.ErrKey, v1alpha1.ReasonKeysUnusable, false},
+		{trust.ErrPolicy, v1alpha1.ReasonKeysUnusable, false},
 		{osimage.ErrNotAnImage, v1alpha1.ReasonImageInvalid, true},
 		{osimage.ErrWrongDigest, v1alpha1.ReasonImageInvalid, true},
 		{osimage.ErrTruncated, v1alpha1.ReasonImageInvalid, true},

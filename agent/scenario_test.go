@@ -14,6 +14,7 @@ import (
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 const (
@@ -90,6 +91,12 @@ func scenarios() map[string]agenttest.Scenario {
 		"disk fails for a while": with(good(), func(s *agenttest.Scenario) { s.StageErrors = []error{agenttest.ErrAway, agenttest.ErrAway} }),
 		"not an image": with(refused(v1alpha1.ReasonImageInvalid, protocol.NoResult), func(s *agenttest.Scenario) {
 			s.RegistryErrors = always(&osimage.Error{Kind: osimage.ErrNotAnImage, Subject: "x"})
+		}),
+		"not signed by a trusted key": with(refused(v1alpha1.ReasonImageUntrusted, protocol.NoResult), func(s *agenttest.Scenario) {
+			s.RegistryErrors = always(&osimage.Error{Kind: osimage.ErrUntrusted, Subject: "x", Err: trust.ErrWrongKey})
+		}),
+		"keys that cannot be read for a while": with(good(), func(s *agenttest.Scenario) {
+			s.RegistryErrors = []error{&trust.Error{Kind: trust.ErrKey, Subject: "x"}, &trust.Error{Kind: trust.ErrPolicy, Subject: "x"}}
 		}),
 		"wrong digest while writing": with(refused(v1alpha1.ReasonImageInvalid, protocol.NoResult), func(s *agenttest.Scenario) {
 			s.StageErrors = always(&osimage.Error{Kind: osimage.ErrWrongDigest, Subject: "x"})

@@ -41,8 +41,9 @@ type Machine interface {
 
 // Images fetches images by digest.
 type Images interface {
-	// Image reads the manifest and the config of an image and gives access to its contents.
-	Image(ctx context.Context, reference string) (slots.Source, error)
+	// Image reads the manifest and the config of an image and gives access to its contents. One that lacks the signatures
+	// that the NodeUpdate or the node itself wants is refused with osimage.ErrUntrusted; verification may be nil.
+	Image(ctx context.Context, reference string, verification *v1alpha1.NodeVerification) (slots.Source, error)
 }
 
 // Cluster is what the agent sees and does through the API server. The two views come from a watch, so they are cheap,

@@ -92,7 +92,7 @@ func (s *stager) view() staging {
 
 func (s *stager) run(ctx context.Context, attempt journal.Attempt, source slots.Source) error {
 	if source == nil {
-		found, err := s.images.Image(ctx, attempt.Image)
+		found, err := s.images.Image(ctx, attempt.Image, attempt.Verification)
 		if err != nil {
 			return err
 		}

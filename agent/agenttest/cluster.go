@@ -78,6 +78,13 @@ func (c *Cluster) Ask(attempt, version string) {
 	c.orchestrate(protocol.MarkCandidate(c.node, attempt))
 }
 
+// Verify makes the NodeUpdate want signatures. It is called right after Ask, since they are fixed within an attempt.
+func (c *Cluster) Verify(verification *v1alpha1.NodeVerification) {
+	next := c.update.DeepCopy()
+	next.Spec.Verification = verification
+	c.update = next
+}
+
 // Forget deletes the NodeUpdate.
 func (c *Cluster) Forget() { c.update = nil }
 
@@ -264,13 +271,17 @@ func (c *Cluster) DeletePods(context.Context) (int, error) {
 type Registry struct {
 	// Errors are given out first, one a call.
 	Errors []error
-	// Asked counts the calls.
-	Asked int
+	// Asked counts the calls, and Wanted are the signatures that each wanted to see.
+	Asked  int
+	Wanted []*v1alpha1.NodeVerification
 }
 
 // Image implements agent.Images.
-func (r *Registry) Image(_ context.Context, reference string) (agentslots.Source, error) {
+func (r *Registry) Image(
+	_ context.Context, reference string, verification *v1alpha1.NodeVerification,
+) (agentslots.Source, error) {
 	r.Asked++
+	r.Wanted = append(r.Wanted, verification)
 
 	if len(r.Errors) > 0 {
 		err := r.Errors[0]

@@ -9,9 +9,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 )
@@ -23,6 +25,10 @@ const (
 	DefaultStateDir      = "/var/lib/stayput"
 	DefaultHealthz       = "http://127.0.0.1:10248/healthz"
 	DefaultRuntimeSocket = "/run/containerd/containerd.sock"
+
+	// DefaultHostsDir and DefaultKeyDir are used when they are there.
+	DefaultHostsDir = "/etc/stayput/certs.d"
+	DefaultKeyDir   = "/etc/stayput/trust.d"
 )
 
 // ErrInvalid is wrapped by every error about the contents of the file.
@@ -38,6 +44,8 @@ type Config struct {
 	StateDir string `json:"stateDir,omitempty"`
 	// Registry says how images are fetched.
 	Registry Registry `json:"registry,omitzero"`
+	// Trust says which signatures images need.
+	Trust Trust `json:"trust,omitzero"`
 	// Kubelet says where the kubelet answers.
 	Kubelet Kubelet `json:"kubelet,omitzero"`
 	// ContainerRuntime says where containerd answers.
@@ -52,6 +60,34 @@ type Registry struct {
 	CAFile string `json:"caFile,omitempty"`
 	// PlainHTTP allows HTTP without TLS.
 	PlainHTTP bool `json:"plainHTTP,omitempty"`
+	// HostsDir is a folder with containerd's hosts.toml files: mirrors are asked first. "" is DefaultHostsDir when that is
+	// there, and no mirrors when it is not.
+	HostsDir string `json:"hostsDir,omitempty"`
+	// Proxy is the URL of a proxy, "" for what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say.
+	Proxy string `json:"proxy,omitempty"`
+	// LimitRate bounds what is received, in bytes a second, with Kubernetes' suffixes: "20M", "500Ki". "" is no bound.
+	LimitRate string `json:"limitRate,omitempty"`
+}
+
+// BytesPerSecond is LimitRate as a number, 0 for no bound.
+func (r Registry) BytesPerSecond() (int64, error) {
+	if r.LimitRate == "" {
+		return 0, nil
+	}
+
+	quantity, err := resource.ParseQuantity(r.LimitRate)
+	if err != nil || quantity.Value() <= 0 {
+		return 0, problemf("registry.limitRate %q: must be a number of bytes a second above 0, such as 20M or 500Ki", r.LimitRate)
+	}
+
+	return quantity.Value(), nil
+}
+
+// Trust says which signatures images need, whatever the cluster asks for.
+type Trust struct {
+	// KeyDir is a folder with the public keys, *.pub and *.pem, of those who may sign what this node runs. An image that
+	// none of them signed is refused. "" is DefaultKeyDir when it has keys; a folder that is named here must have some.
+	KeyDir string `json:"keyDir,omitempty"`
 }
 
 // Kubelet says where the kubelet answers.
@@ -139,11 +175,22 @@ func (c *Config) validate() error {
 		{"stateDir", c.StateDir},
 		{"registry.dockerConfig", c.Registry.DockerConfig},
 		{"registry.caFile", c.Registry.CAFile},
+		{"registry.hostsDir", c.Registry.HostsDir},
+		{"trust.keyDir", c.Trust.KeyDir},
 		{"containerRuntime.socket", c.ContainerRuntime.Socket},
 	} {
 		if named.path != "" && !filepath.IsAbs(named.path) {
 			problems = append(problems, problemf("%s %q: must be an absolute path", named.field, named.path))
 		}
+	}
+
+	if _, err := c.Registry.BytesPerSecond(); err != nil {
+		problems = append(problems, err)
+	}
+
+	if !isProxy(c.Registry.Proxy) {
+		// Its value may hold a password.
+		problems = append(problems, problemf("registry.proxy: must be the URL of a proxy, such as http://host:port or socks5://host:port"))
 	}
 
 	if !isHealthz(c.Kubelet.Healthz) {
@@ -152,6 +199,18 @@ func (c *Config) validate() error {
 	}
 
 	return errors.Join(problems...)
+}
+
+// isProxy tells whether osimage.WithProxy takes the address; the configuration is read by the boot gate, too, which fetches
+// nothing.
+func isProxy(text string) bool {
+	if text == "" {
+		return true
+	}
+
+	address, err := url.Parse(text)
+
+	return err == nil && address.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "socks5h"}, address.Scheme)
 }
 
 func isHealthz(text string) bool {

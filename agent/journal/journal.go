@@ -55,6 +55,8 @@ type Attempt struct {
 	Version string                  `json:"version"`
 	Reboot  v1alpha1.RebootSettings `json:"reboot"`
 	Health  v1alpha1.HealthSettings `json:"health"`
+	// Verification is which signatures the NodeUpdate wants to see; nil for none.
+	Verification *v1alpha1.NodeVerification `json:"verification,omitempty"`
 	// Generation is that of the spec that was taken up.
 	Generation int64     `json:"generation"`
 	StartedAt  time.Time `json:"startedAt"`

@@ -168,6 +168,46 @@ func TestBadObjectsAreRefusedWithOneMessage(t *testing.T) {
 		"power through a third": {
 			smallestPool, "spec.outOfBand", `{powerVia: Ironic}`, `supported values: "BMC", "Metal3"`, "spec.outOfBand.powerVia",
 		},
+		"verification, no such policy": {
+			smallestPool, "spec.verification", `{policy: Perhaps}`, `supported values: "Require", "Warn", "Off"`, "spec.verification.policy",
+		},
+		"verification without keys": {
+			smallestPool, "spec.verification", `{policy: Require}`, "policy Require and Warn need publicKeys", "",
+		},
+		"warnings without keys": {smallestPool, "spec.verification", `{policy: Warn}`, "policy Require and Warn need publicKeys", ""},
+		"keys of nobody": {
+			smallestPool, "spec.verification", `{publicKeys: {}}`, "give one of configMapName and secretName", "spec.verification.publicKeys",
+		},
+		"keys of two": {
+			smallestPool, "spec.verification", `{publicKeys: {configMapName: a, secretName: b}}`,
+			"give one of configMapName and secretName", "spec.verification.publicKeys",
+		},
+		"keys without a name": {
+			smallestPool, "spec.verification", `{publicKeys: {configMapName: ""}}`,
+			"at least 1 chars long", "spec.verification.publicKeys.configMapName",
+		},
+
+		"update: verification off": {
+			smallestUpdate, "spec.verification", `{policy: "Off", publicKeys: ["-----BEGIN PUBLIC KEY-----"]}`,
+			"must be Require or Warn", "spec.verification.policy",
+		},
+		"update: no keys": {
+			smallestUpdate, "spec.verification", `{policy: Require, publicKeys: []}`, "at least 1 items", "spec.verification.publicKeys",
+		},
+		"update: a private key": {
+			smallestUpdate, "spec.verification", `{policy: Require, publicKeys: ["-----BEGIN PRIVATE KEY-----"]}`,
+			"must be a public key in PEM", "spec.verification.publicKeys[0]",
+		},
+		"update: a long key": {
+			smallestUpdate, "spec.verification",
+			`{policy: Require, publicKeys: ["-----BEGIN PUBLIC KEY-----` + strings.Repeat("a", 2048) + `"]}`,
+			"may not be more than 2048", "spec.verification.publicKeys[0]",
+		},
+		"update: many keys": {
+			smallestUpdate, "spec.verification",
+			`{policy: Require, publicKeys: [` + strings.Repeat(`"-----BEGIN PUBLIC KEY-----",`, 65) + `]}`,
+			"must have at most 64 items", "spec.verification.publicKeys",
+		},
 		"no kubeconfig": {smallestPool, "spec.cluster", `{}`, "Required value", "spec.cluster.kubeconfigSecretName"},
 
 		"update: tag": {
@@ -238,6 +278,13 @@ func TestGoodObjectsAreAccepted(t *testing.T) {
 		"part of a minute":  {object: smallestPool, field: "spec.health", value: `{kubelet: 1.5m}`},
 		"long drain":        {object: smallestPool, field: "spec.drain", value: `{timeout: 168h}`},
 		"no reset":          {object: smallestPool, field: "spec.outOfBand", value: `{maxResets: 0}`},
+		"keys of a ConfigMap":   {object: smallestPool, field: "spec.verification", value: `{publicKeys: {configMapName: keys}}`},
+		"one key of a Secret":   {object: smallestPool, field: "spec.verification", value: `{policy: Warn, publicKeys: {secretName: keys, key: a.pub}}`},
+		"no verification":       {object: smallestPool, field: "spec.verification", value: `{policy: "Off"}`},
+		"keys that rest":        {object: smallestPool, field: "spec.verification", value: `{policy: "Off", publicKeys: {configMapName: keys}}`},
+		"update: keys of a node": {
+			object: smallestUpdate, field: "spec.verification", value: `{policy: Warn, publicKeys: ["-----BEGIN PUBLIC KEY-----\nabc"]}`,
+		},
 		"smallest update":   {object: smallestUpdate, field: "spec.attempt", value: "a"},
 		"attempt is a UUID": {object: smallestUpdate, field: "spec.attempt", value: "6f1c0a3e-8f0b-4b62-9a56-0d1b6f0a7f11"},
 	}

@@ -188,6 +188,12 @@ func TestAnAttemptIsFixed(t *testing.T) {
 	moved.Spec.Door.Name = "other"
 	checkRefusal(t, apply(moved), refusal{path: "spec", want: "door is fixed within an attempt; give attempt a new ID"})
 
+	trusting := wanted(name, "a1", digestA)
+	trusting.Spec.Verification = &v1alpha1.NodeVerification{
+		Policy: v1alpha1.VerificationWarn, PublicKeys: []string{"-----BEGIN PUBLIC KEY-----"},
+	}
+	checkRefusal(t, apply(trusting), refusal{path: "spec", want: "verification is fixed within an attempt; give attempt a new ID"})
+
 	slower := wanted(name, "a1", digestA)
 	slower.Spec.Health.NodeReady = metav1.Duration{Duration: time.Hour}
 

@@ -50,6 +50,9 @@ type HostPoolSpec struct {
 	Orchestrator Orchestrator `json:"orchestrator,omitempty"`
 	// Release is what the nodes shall run.
 	Release Release `json:"release"`
+	// Verification says which signatures the release needs. Default: none.
+	// +optional
+	Verification VerificationSettings `json:"verification,omitzero"`
 	// Strategy says how nodes are chosen, and how many at a time.
 	// +kubebuilder:default={}
 	// +optional
@@ -157,6 +160,8 @@ const (
 	ConditionClusterReachable = "ClusterReachable"
 	// ConditionReleaseResolved is True when the image was resolved to a digest and its config is known.
 	ConditionReleaseResolved = "ReleaseResolved"
+	// ConditionReleaseVerified tells whether a trusted key signed the release; absent with verification policy Off.
+	ConditionReleaseVerified = "ReleaseVerified"
 	// ConditionHostsLinked is False when a host of the pool has no Node, or when several Nodes claim it.
 	ConditionHostsLinked = "HostsLinked"
 )
@@ -173,6 +178,9 @@ const (
 	ReasonNotHalted          = "NotHalted"
 	ReasonResolved           = "Resolved"
 	ReasonResolveFailed      = "ResolveFailed"
+	ReasonVerified           = "Verified"
+	ReasonReleaseUntrusted   = "ImageUntrusted"
+	ReasonPublicKeysInvalid  = "PublicKeysInvalid"
 	ReasonReachable          = "Reachable"
 	ReasonUnreachable        = "Unreachable"
 	ReasonKubeconfigInvalid  = "KubeconfigInvalid"
@@ -218,7 +226,7 @@ type HostPoolStatus struct {
 	// +listMapKey=digest
 	// +kubebuilder:validation:MaxItems=16
 	Poisoned []PoisonedRelease `json:"poisoned,omitempty"`
-	// Conditions: Ready, Progressing, Halted, ClusterReachable, ReleaseResolved, HostsLinked.
+	// Conditions: Ready, Progressing, Halted, ClusterReachable, ReleaseResolved, ReleaseVerified, HostsLinked.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -235,6 +243,9 @@ type ResolvedRelease struct {
 	Version string `json:"version"`
 	// ResolvedAt is when.
 	ResolvedAt metav1.Time `json:"resolvedAt"`
+	// Signature is what was found of its signatures; absent with verification policy Off.
+	// +optional
+	Signature *ReleaseSignature `json:"signature,omitempty"`
 }
 
 // PoisonedRelease is an image that failed on a node.

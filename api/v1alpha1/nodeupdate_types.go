@@ -45,7 +45,7 @@ func (p Phase) Ended() bool {
 }
 
 // Reason says why an attempt is where it is: a closed list.
-// +kubebuilder:validation:Enum=NoAttempt;UpToDate;Downloading;RegistryUnavailable;IdentityUnusable;WaitingForReady;WaitingForCordon;WritingBootEntry;WaitingForBoot;WaitingForHealth;WaitingForCommit;DeletingPods;Committed;ImageInvalid;ImageTooLarge;WrongArchitecture;VersionNotNewer;SourceTooOld;NoSpareSlot;BootEntryConflict;BootPartitionFull;SchemeUnsupported;StorageError;ArmFailed;RebootFailed;KernelOrInitrdFailed;HealthGateFailed;GateInterrupted;BootedUnexpectedSlot;CommitFailed;StateLost;AttemptSuperseded
+// +kubebuilder:validation:Enum=NoAttempt;UpToDate;Downloading;RegistryUnavailable;KeysUnusable;IdentityUnusable;WaitingForReady;WaitingForCordon;WritingBootEntry;WaitingForBoot;WaitingForHealth;WaitingForCommit;DeletingPods;Committed;ImageInvalid;ImageUntrusted;ImageTooLarge;WrongArchitecture;VersionNotNewer;SourceTooOld;NoSpareSlot;BootEntryConflict;BootPartitionFull;SchemeUnsupported;StorageError;ArmFailed;RebootFailed;KernelOrInitrdFailed;HealthGateFailed;GateInterrupted;BootedUnexpectedSlot;CommitFailed;StateLost;AttemptSuperseded
 type Reason string
 
 // The reasons.
@@ -54,6 +54,7 @@ const (
 	ReasonUpToDate            Reason = "UpToDate"
 	ReasonDownloading         Reason = "Downloading"
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable" // transient: retried with back-off
+	ReasonKeysUnusable        Reason = "KeysUnusable"        // the keys to verify the image with cannot be read: retried
 	ReasonIdentityUnusable    Reason = "IdentityUnusable"    // staged; the agent's credentials would not outlast the reboot
 	ReasonWaitingForReady     Reason = "WaitingForReady"     // staged; the orchestrator has not drained the node yet
 	ReasonWaitingForCordon    Reason = "WaitingForCordon"    // asked to go, but the node is not cordoned
@@ -67,6 +68,7 @@ const (
 	// Refusals: nothing that runs or boots was changed.
 
 	ReasonImageInvalid      Reason = "ImageInvalid" // not an image of ours, a wrong digest, a truncated layer
+	ReasonImageUntrusted    Reason = "ImageUntrusted" // no trusted key signed it
 	ReasonImageTooLarge     Reason = "ImageTooLarge"
 	ReasonWrongArchitecture Reason = "WrongArchitecture"
 	ReasonVersionNotNewer   Reason = "VersionNotNewer" // the boot loader takes the newest; an older version never boots
@@ -152,6 +154,7 @@ type NodeRelease struct {
 
 // NodeUpdateSpec is written by exactly one door.
 // +kubebuilder:validation:XValidation:rule="self.attempt != oldSelf.attempt || self.release == oldSelf.release",message="release is fixed within an attempt; give attempt a new ID with it"
+// +kubebuilder:validation:XValidation:rule="self.attempt != oldSelf.attempt || (has(self.verification) == has(oldSelf.verification) && (!has(self.verification) || self.verification == oldSelf.verification))",message="verification is fixed within an attempt; give attempt a new ID with it"
 // +kubebuilder:validation:XValidation:rule="self.attempt != oldSelf.attempt || self.door == oldSelf.door",message="door is fixed within an attempt; give attempt a new ID with it"
 type NodeUpdateSpec struct {
 	// Door is who owns this spec.
@@ -162,6 +165,9 @@ type NodeUpdateSpec struct {
 	Attempt string `json:"attempt"`
 	// Release is what the node shall run.
 	Release NodeRelease `json:"release"`
+	// Verification says which signatures the node wants to see on it. Omitted: those of its own key folder only.
+	// +optional
+	Verification *NodeVerification `json:"verification,omitempty"`
 	// Reboot bounds the reboot.
 	// +kubebuilder:default={}
 	// +optional

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -15,13 +13,12 @@ import (
 	"github.com/stayput-dev/stayput/agent"
 	"github.com/stayput-dev/stayput/agent/cluster"
 	"github.com/stayput-dev/stayput/agent/config"
+	"github.com/stayput-dev/stayput/agent/images"
 	"github.com/stayput-dev/stayput/agent/journal"
 	"github.com/stayput-dev/stayput/agent/kubeconfig"
 	"github.com/stayput-dev/stayput/agent/memory"
-	"github.com/stayput-dev/stayput/agent/slots"
 	"github.com/stayput-dev/stayput/agent/slots/dps"
 	"github.com/stayput-dev/stayput/cmd/internal/buildinfo"
-	"github.com/stayput-dev/stayput/osimage"
 )
 
 func newRunCommand(path *string) *cobra.Command {
@@ -51,7 +48,9 @@ func run(ctx context.Context, settings config.Config, log logr.Logger) error {
 	engine := agent.New(agent.Options{
 		Version: buildinfo.Version,
 		Machine: agent.NewHost(settings.StateDir, settings.Kubeconfig, scheme), Scheme: scheme, Cluster: api, Log: log,
-		Images: images{settings: settings.Registry, count: func(bytes int64) { downloaded.Add(bytes) }},
+		Images: &images.Images{
+			Settings: settings, Log: log.WithName("images"), Count: func(bytes int64) { downloaded.Add(bytes) },
+		},
 		Store:  journal.Open(settings.StateDir), Notifier: notifier{log: log},
 		Moved: func() (int64, int64) { return downloaded.Load(), written.Load() },
 		Rested: func() {
@@ -74,32 +73,6 @@ func run(ctx context.Context, settings config.Config, log logr.Logger) error {
 	group.Wait()
 
 	return err
-}
-
-// images makes a client for each image: credentials may have been renewed since the last one.
-type images struct {
-	settings config.Registry
-	count    func(bytes int64)
-}
-
-func (i images) Image(ctx context.Context, reference string) (slots.Source, error) {
-	options := []osimage.Option{
-		osimage.WithByteCounter(i.count), osimage.WithPlainHTTP(i.settings.PlainHTTP), osimage.WithArchitecture(runtime.GOARCH),
-	}
-	if i.settings.DockerConfig != "" {
-		options = append(options, osimage.WithDockerConfig(i.settings.DockerConfig))
-	}
-
-	if i.settings.CAFile != "" {
-		options = append(options, osimage.WithCAFile(i.settings.CAFile))
-	}
-
-	client, err := osimage.NewClient(options...)
-	if err != nil {
-		return nil, fmt.Errorf("preparing to fetch image %s: %w", reference, err)
-	}
-
-	return client.Image(ctx, reference)
 }
 
 // notifier speaks to systemd; without one, nobody listens.
