@@ -20,9 +20,11 @@ type Source interface {
 type Image struct {
 	reference string
 	digest    string
-	manifest  []byte
-	config    Config
-	blobs     blobs
+	// chosenFrom is the digest of the index that the image was chosen from, "" when there was none.
+	chosenFrom string
+	manifest   []byte
+	config     Config
+	blobs      blobs
 	// foreign tells that the manifest is not one of ours.
 	foreign bool
 	// signature is what was verified before the manifest was read.

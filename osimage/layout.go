@@ -1,25 +1,34 @@
 package osimage
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // refNameAnnotation is the tag of an entry in a layout's index (OCI image-spec, annotations).
 const refNameAnnotation = "org.opencontainers.image.ref.name"
 
-// OpenLayout opens an image in an OCI layout folder. The tag is the image's version or the digest of its manifest; it
-// may be empty when the folder holds one image.
+// OpenLayout opens an image in an OCI layout folder. The tag is the image's version, or the digest of its manifest; it
+// may be empty when the folder holds one image. From an index the image for this machine's architecture is taken.
 func OpenLayout(ctx context.Context, dir, tag string) (*Image, error) {
+	return OpenLayoutFor(ctx, dir, tag, "")
+}
+
+// OpenLayoutFor is OpenLayout for the image of a GOARCH. It returns ErrWrongArchitecture when there is none.
+func OpenLayoutFor(ctx context.Context, dir, tag, architecture string) (*Image, error) {
 	path, err := layout.FromPath(dir)
 	if err != nil {
 		return nil, &Error{
@@ -33,18 +42,63 @@ func OpenLayout(ctx context.Context, dir, tag string) (*Image, error) {
 		return nil, err
 	}
 
-	image := &Image{
-		reference: dir + "@" + descriptor.Digest.String(), digest: descriptor.Digest.String(), blobs: layoutBlobs{dir},
+	image := &Image{blobs: layoutBlobs{dir}}
+
+	if descriptor.MediaType == types.OCIImageIndex {
+		image.chosenFrom, descriptor, err = image.fromIndex(ctx, dir, descriptor, cmp.Or(architecture, runtime.GOARCH))
+		if err != nil {
+			return nil, err
+		}
 	}
 
-	image.manifest, err = readBlob(ctx, image.blobs, blob{
-		digest: image.digest, size: descriptor.Size, subject: "manifest of " + dir,
-	})
+	image.digest = descriptor.Digest.String()
+	image.reference = dir + "@" + image.digest
+
+	image.manifest, err = readEntry(ctx, image.blobs, dir, descriptor)
 	if err != nil {
 		return nil, err
 	}
 
-	return image, image.load(ctx, nil)
+	if err := image.load(ctx, nil); err != nil {
+		return nil, err
+	}
+
+	if architecture != "" && image.config.Architecture != architecture {
+		return nil, wrongArchitecture(image.reference, image.config.Architecture, architecture)
+	}
+
+	return image, nil
+}
+
+// fromIndex picks the image of an architecture from an index in the folder. It returns the index's digest, too.
+func (i *Image) fromIndex(
+	ctx context.Context, dir string, entry v1.Descriptor, architecture string,
+) (index string, chosen v1.Descriptor, err error) {
+	data, err := readEntry(ctx, i.blobs, dir, entry)
+	if err != nil {
+		return "", v1.Descriptor{}, err
+	}
+
+	subject := dir + "@" + entry.Digest.String()
+
+	var manifest v1.IndexManifest
+	if err := json.Unmarshal(data, &manifest); err != nil {
+		return "", v1.Descriptor{}, notAnImage(subject, "the index cannot be read", err)
+	}
+
+	chosen, err = chooseFromIndex(subject, manifest, architecture)
+
+	return entry.Digest.String(), chosen, err
+}
+
+// readEntry reads a manifest or an index, within bounds: an entry of a folder can say any size.
+func readEntry(ctx context.Context, from blobs, dir string, entry v1.Descriptor) ([]byte, error) {
+	if entry.Size < 0 || entry.Size > maxManifest {
+		return nil, notAnImage(dir, fmt.Sprintf("the manifest %s has %d bytes, at most %d are read", entry.Digest, entry.Size,
+			maxManifest), nil)
+	}
+
+	return readBlob(ctx, from, blob{digest: entry.Digest.String(), size: entry.Size, subject: "manifest of " + dir})
 }
 
 func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {

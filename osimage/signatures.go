@@ -53,7 +53,12 @@ func OpenTrustedLayout(ctx context.Context, dir, tag string, policy trust.Policy
 		return nil, err
 	}
 
-	image.signature, err = verifySignature(ctx, image.reference, LayoutSignatures(dir), policy, image.digest)
+	digests := []string{image.digest}
+	if image.chosenFrom != "" {
+		digests = append(digests, image.chosenFrom)
+	}
+
+	image.signature, err = verifySignature(ctx, image.reference, LayoutSignatures(dir), policy, digests...)
 
 	return image, err
 }

@@ -126,20 +126,7 @@ func (f *registryFlags) open(cmd *cobra.Command, image string) (*osimage.Image, 
 			"use one of "+strings.Join(osimage.Architectures(), ", "))
 	}
 
-	found, err := osimage.OpenLayout(cmd.Context(), dir, tag)
-	if err != nil {
-		return nil, err
-	}
-
-	if got := found.Config().Architecture; f.architecture != "" && got != f.architecture {
-		return nil, &osimage.Error{
-			Kind: osimage.ErrWrongArchitecture, Subject: image,
-			Detail: fmt.Sprintf("it is made for %s, want %s", got, f.architecture),
-			Fix:    "use an image built for " + f.architecture,
-		}
-	}
-
-	return found, nil
+	return osimage.OpenLayoutFor(cmd.Context(), dir, tag, f.architecture)
 }
 
 // layoutOf tells whether an image is in a folder, and in which, under which tag.
