@@ -75,6 +75,10 @@ generated: generate
 bench: build ## Print the figures of docs/measurements.md that need no machine
 	hack/bench/staging.sh
 
+.PHONY: bench-delta
+bench-delta: ## Measure what updates of real Debian images move, beside other tools; takes long
+	go run ./hack/deltabench pairs $(LAB_CACHE)/delta
+
 .PHONY: bmc-soak
 bmc-soak: ## Poll 1,000 simulated BMCs, act on 200 at a time for 10 minutes, and print the figures
 	go test -v -count=1 -timeout 20m -run '^TestSoak$$' ./bmc/fault -soak 10m -soak-bmcs 1000 -soak-operations 200
