@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 
@@ -16,6 +17,7 @@ func newImageWriteCommand() *cobra.Command {
 		registry registryFlags
 		role     string
 		offset   int64
+		seeds    []string
 	)
 
 	command := &cobra.Command{
@@ -25,10 +27,13 @@ func newImageWriteCommand() *cobra.Command {
 
 The content is streamed: nothing is stored besides, and memory does not grow with its size. Success means that the
 medium returned every byte. What is on the target already is kept, so calling it again goes on where it stopped, and
-does nothing when all is there. A device that is mounted or otherwise in use is refused.
+does nothing when all is there. Bytes that an older content has, on the target or in a --seed, are not fetched. A device
+that is mounted or otherwise in use is refused.
 
 This writes bytes only: it changes no partition table and no boot entry.`,
 		Example: `  stayput image write registry.example/os/node:1.1.0 /dev/disk/by-partlabel/_empty --role usr
+  stayput image write registry.example/os/node:1.2.0 /dev/disk/by-partlabel/_empty --role usr \
+      --seed /dev/disk/by-partlabel/node_1.1.0
   stayput image write ./image usr.erofs --role usr`,
 		Args: takes(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,13 +42,16 @@ This writes bytes only: it changes no partition table and no boot entry.`,
 				return err
 			}
 
-			return writeContent(cmd, image, osimage.Role(role), args[1], offset)
+			return writeContent(cmd, image, osimage.Role(role), args[1], offset, seeds)
 		},
 	}
 	registry.add(command.Flags())
 	registry.addArchitecture(command.Flags())
 	command.Flags().StringVar(&role, "role", "", "the content's `ROLE`, as `stayput image inspect` lists them")
 	command.Flags().Int64Var(&offset, "offset", 0, "where on the target the content begins, in `BYTES`")
+
+	command.Flags().StringArrayVar(&seeds, "seed", nil,
+		"`FILE` or device with an older content, which is only read; may be given more than once")
 
 	if err := command.MarkFlagRequired("role"); err != nil {
 		panic(err) // The flag was added above.
@@ -52,7 +60,9 @@ This writes bytes only: it changes no partition table and no boot entry.`,
 	return command
 }
 
-func writeContent(cmd *cobra.Command, image *osimage.Image, role osimage.Role, path string, offset int64) (err error) {
+func writeContent(
+	cmd *cobra.Command, image *osimage.Image, role osimage.Role, path string, offset int64, seedPaths []string,
+) (err error) {
 	content, ok := image.Config().Content(role)
 	if !ok {
 		return mistake(fmt.Sprintf("--role %q", role), "the image has no such content", "`stayput image inspect` lists them")
@@ -69,9 +79,17 @@ func writeContent(cmd *cobra.Command, image *osimage.Image, role osimage.Role, p
 
 	defer func() { err = errors.Join(err, target.Close()) }()
 
+	seeds, closeSeeds, err := openSeeds(seedPaths, target)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, closeSeeds()) }()
+
 	bars := newProgress(cmd.ErrOrStderr())
 	err = osimage.Write(cmd.Context(), image, role, target, osimage.WriteOptions{
-		Offset: offset, Resume: true,
+		Offset: offset, Resume: true, Seeds: seeds,
+		Planned:  func(plan osimage.Planned) { tellPlan(cmd, content, plan) },
 		Progress: func(done int64) { bars.show(string(role), done, content.RawSize) },
 	})
 
@@ -83,6 +101,73 @@ func writeContent(cmd *cobra.Command, image *osimage.Image, role osimage.Role, p
 
 	return printLine(cmd, "%s of %s is on %s: %d bytes, %s", role, image.Config().Label(), path, content.RawSize,
 		content.RawDigest)
+}
+
+// tellPlan says what will be fetched, and why not all.
+func tellPlan(cmd *cobra.Command, content osimage.Content, plan osimage.Planned) {
+	fmt.Fprintf(cmd.ErrOrStderr(), "Fetching %d of the layer's %d bytes; of the content's %d bytes %d are there already, %d are "+
+		"copied from older contents\n", plan.Fetch, content.Size, content.RawSize, plan.Kept, plan.Reused)
+}
+
+// openSeeds opens files and devices with older contents.
+func openSeeds(paths []string, target *os.File) (seeds []osimage.Seed, closeAll func() error, err error) {
+	var files []*os.File
+
+	closeAll = func() error {
+		var err error
+		for _, file := range files {
+			err = errors.Join(err, file.Close())
+		}
+
+		return err
+	}
+
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("opening the seed: %w", err), closeAll())
+		}
+
+		files = append(files, file)
+
+		size, err := seedSize(file, target)
+		if err != nil {
+			return nil, nil, errors.Join(err, closeAll())
+		}
+
+		seeds = append(seeds, osimage.Seed{Name: path, Reader: file, Size: size})
+	}
+
+	return seeds, closeAll, nil
+}
+
+func seedSize(file, target *os.File) (int64, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("looking at the seed: %w", err)
+	}
+
+	other, err := target.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("looking at the target: %w", err)
+	}
+
+	isDevice := info.Mode()&(os.ModeDevice|os.ModeCharDevice) == os.ModeDevice
+
+	switch {
+	case !info.Mode().IsRegular() && !isDevice:
+		return 0, mistake("--seed "+file.Name(), "it is neither a block device nor a regular file", "name an older content")
+	case os.SameFile(info, other):
+		return 0, mistake("--seed "+file.Name(), "it is the target, which is written to",
+			"leave it out: what is on the target is used anyway")
+	}
+
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, fmt.Errorf("finding the size of the seed %s: %w", file.Name(), err)
+	}
+
+	return size, nil
 }
 
 // openTarget opens a block device exclusively, or a file that is not larger than what will be in it, locked.

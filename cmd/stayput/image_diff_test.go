@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stayput-dev/stayput/osimage"
+)
+
+// twoVersions builds 1.0.0 and 1.1.0 in one folder. The newer /usr has some bytes more in its middle.
+func twoVersions(t *testing.T) (layout, oldUSR string, newUSR []byte) {
+	t.Helper()
+
+	dir := t.TempDir()
+	layout = filepath.Join(dir, "image")
+
+	files, flags := testFiles(t, "1.0.0")
+	oldUSR = filepath.Join(files, "usr")
+	old := pseudoRandom(1 << 20)
+
+	newFiles, newFlags := testFiles(t, "1.1.0")
+	newUSR = slices.Concat(old[:500_000], []byte("something new"), old[500_000:])
+
+	for path, data := range map[string][]byte{oldUSR: old, filepath.Join(newFiles, "usr"): newUSR} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for version, flags := range map[string][]string{"1.0.0": flags, "1.1.0": newFlags} {
+		mustRun(t, append([]string{
+			"image", "build", layout, "--name", "labos", "--version", version, "--arch", "amd64", "--root-hash", testRootHash,
+		}, flags...)...)
+	}
+
+	return layout, oldUSR, newUSR
+}
+
+// pseudoRandom is bytes that neither compress nor repeat.
+func pseudoRandom(size int) []byte {
+	data := make([]byte, size)
+	state := uint64(1)
+
+	for at := range data {
+		state = state*6364136223846793005 + 1442695040888963407
+		data[at] = byte(state >> 56)
+	}
+
+	return data
+}
+
+func TestImageDiff(t *testing.T) {
+	t.Parallel()
+
+	layout, _, newUSR := twoVersions(t)
+
+	var contents []osimage.ContentDiff
+
+	out := mustRun(t, "image", "diff", layout+":1.0.0", layout+":1.1.0", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &contents); err != nil {
+		t.Fatal(err)
+	}
+
+	usr := contents[0]
+	if usr.Role != osimage.RoleUSR || usr.RawSize != int64(len(newUSR)) || usr.Fetch == 0 || usr.Fetch > usr.LayerSize/20 ||
+		usr.Reused < usr.RawSize*9/10 {
+		t.Errorf("usr: %+v", usr)
+	}
+
+	text := mustRun(t, "image", "diff", layout+":1.0.0", layout+":1.1.0")
+	if !strings.Contains(text, "FETCHED") || !strings.Contains(text, "usr-verity") || !strings.Contains(text, "all") {
+		t.Errorf("it printed\n%s", text)
+	}
+}
+
+func TestImageWriteFromASeed(t *testing.T) {
+	t.Parallel()
+
+	layout, oldUSR, newUSR := twoVersions(t)
+	target := filepath.Join(t.TempDir(), "usr")
+
+	_, told, err := stayput(t, "image", "write", layout+":1.1.0", target, "--role", "usr", "--seed", oldUSR)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := os.ReadFile(target)
+	if err != nil || !bytes.Equal(got, newUSR) {
+		t.Errorf("other bytes, %v", err)
+	}
+
+	if !strings.Contains(told, "copied from older contents") || strings.Contains(told, " 0 are copied") {
+		t.Errorf("it told\n%s", told)
+	}
+
+	for _, seed := range []string{target, t.TempDir(), target + ".missing"} {
+		_, _, err := stayput(t, "image", "write", layout+":1.1.0", target, "--role", "usr", "--seed", seed)
+		if err == nil || !strings.Contains(err.Error(), seed) {
+			t.Errorf("with the seed %s: %v", seed, err)
+		}
+	}
+}
