@@ -6,7 +6,8 @@
 //
 // What is read is verified: the manifest against its digest, the config against the manifest, each layer against its
 // digest and size, and the raw bytes against the config. A broken transfer is taken up where it stopped. Memory stays
-// below 64 MiB whatever the image's size, and nothing is copied to a temporary file.
+// below 64 MiB whatever the image's size, but for Build, which takes up to 128 MiB, and nothing is copied to a temporary
+// file.
 //
 // It refuses artifacts of others, images of another architecture, contents larger than the place they go to, plain
 // HTTP and unknown certificate authorities unless asked. It knows nothing of Kubernetes, of slots or of boot entries:

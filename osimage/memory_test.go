@@ -23,8 +23,8 @@ const (
 	// bigSize is large beside it: random bytes first, then a hole.
 	bigSize, bigRandom = 512 << 20, 96 << 20
 
-	// buildLimit is for building, which no node does: each goroutine that compresses has tables of 34 MiB.
-	buildLimit = 256 << 20
+	// buildLimit is for building, which no node does: each goroutine that compresses has tables, and each chunk 44 bytes.
+	buildLimit = 128 << 20
 
 	childVariable  = "OSIMAGE_TEST_CHILD"
 	childBuilds    = "build"
