@@ -20,7 +20,7 @@ func rebuild(w world) *journal.Attempt {
 		ID: spec.Attempt, Image: spec.Release.OS.Image, Version: spec.Release.OS.Version,
 		Digest: digestPart(spec.Release.OS.Image), Reboot: spec.Reboot, Health: spec.Health,
 		Verification: spec.Verification.DeepCopy(),
-		Generation: w.update.Generation, StartedAt: w.now, Recovered: w.fresh,
+		Generation:   w.update.Generation, StartedAt: w.now, Recovered: w.fresh,
 	}
 
 	if record := endedBefore(w, spec.Attempt); record != nil {

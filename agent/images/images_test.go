@@ -99,7 +99,11 @@ func wants(policy v1alpha1.VerificationPolicy, keys ...string) *v1alpha1.NodeVer
 func TestWhoseSignaturesAreNeeded(t *testing.T) {
 	t.Parallel()
 
-	const vendor, site = "vendor", "site"
+	const (
+		vendor, site = "vendor", "site"
+		required     = v1alpha1.VerificationRequire
+		warned       = v1alpha1.VerificationWarn
+	)
 
 	tests := map[string]struct {
 		// signed are those who signed, update whose key the NodeUpdate has, and node whose the node's folder has.
@@ -111,20 +115,26 @@ func TestWhoseSignaturesAreNeeded(t *testing.T) {
 		named   bool
 		wantErr error
 	}{
-		"nobody asks":                            {},
-		"signed as the NodeUpdate wants":         {signed: []string{vendor}, policy: v1alpha1.VerificationRequire, update: vendor},
-		"not signed":                             {policy: v1alpha1.VerificationRequire, update: vendor, wantErr: trust.ErrUnsigned},
-		"signed by another":                      {signed: []string{site}, policy: v1alpha1.VerificationRequire, update: vendor, wantErr: trust.ErrWrongKey},
-		"not signed, and only warned of":         {policy: v1alpha1.VerificationWarn, update: vendor},
-		"the folder alone":                       {signed: []string{site}, node: site},
-		"the folder alone, named":                {signed: []string{site}, node: site, named: true},
-		"the folder alone, not signed":           {node: site, wantErr: trust.ErrUnsigned},
-		"the folder alone, named, not signed":    {node: site, named: true, wantErr: trust.ErrUnsigned},
-		"the folder wins over Warn":              {signed: []string{vendor}, policy: v1alpha1.VerificationWarn, update: vendor, node: site, wantErr: trust.ErrWrongKey},
-		"the folder wins over the cluster's key": {signed: []string{vendor}, policy: v1alpha1.VerificationRequire, update: vendor, node: site, wantErr: trust.ErrWrongKey},
-		"the cluster wins over the folder's key": {signed: []string{site}, policy: v1alpha1.VerificationRequire, update: vendor, node: site, wantErr: trust.ErrWrongKey},
-		"both are content":                       {signed: []string{vendor, site}, policy: v1alpha1.VerificationRequire, update: vendor, node: site},
-		"the folder is content, warned of":       {signed: []string{site}, policy: v1alpha1.VerificationWarn, update: vendor, node: site},
+		"nobody asks":                         {},
+		"signed as the NodeUpdate wants":      {signed: []string{vendor}, policy: required, update: vendor},
+		"not signed":                          {policy: required, update: vendor, wantErr: trust.ErrUnsigned},
+		"signed by another":                   {signed: []string{site}, policy: required, update: vendor, wantErr: trust.ErrWrongKey},
+		"not signed, and only warned of":      {policy: warned, update: vendor},
+		"the folder alone":                    {signed: []string{site}, node: site},
+		"the folder alone, named":             {signed: []string{site}, node: site, named: true},
+		"the folder alone, not signed":        {node: site, wantErr: trust.ErrUnsigned},
+		"the folder alone, named, not signed": {node: site, named: true, wantErr: trust.ErrUnsigned},
+		"the folder wins over Warn": {
+			signed: []string{vendor}, policy: warned, update: vendor, node: site, wantErr: trust.ErrWrongKey,
+		},
+		"the folder wins over the cluster's key": {
+			signed: []string{vendor}, policy: required, update: vendor, node: site, wantErr: trust.ErrWrongKey,
+		},
+		"the cluster wins over the folder's key": {
+			signed: []string{site}, policy: required, update: vendor, node: site, wantErr: trust.ErrWrongKey,
+		},
+		"both are content":                 {signed: []string{vendor, site}, policy: required, update: vendor, node: site},
+		"the folder is content, warned of": {signed: []string{site}, policy: warned, update: vendor, node: site},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +164,7 @@ func TestWhoseSignaturesAreNeeded(t *testing.T) {
 				t.Fatalf("got %v, want the image", err)
 			case test.wantErr != nil && (!errors.Is(err, osimage.ErrUntrusted) || !errors.Is(err, test.wantErr) || image != nil):
 				t.Fatalf("got %v, want a refusal as %v", err, test.wantErr)
-			case test.policy == v1alpha1.VerificationWarn && err == nil && !strings.Contains(b.log.String(), "is NOT signed"):
+			case test.policy == warned && err == nil && !strings.Contains(b.log.String(), "is NOT signed"):
 				t.Errorf("no warning in %s", b.log.String())
 			}
 		})

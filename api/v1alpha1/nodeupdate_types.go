@@ -67,7 +67,7 @@ const (
 
 	// Refusals: nothing that runs or boots was changed.
 
-	ReasonImageInvalid      Reason = "ImageInvalid" // not an image of ours, a wrong digest, a truncated layer
+	ReasonImageInvalid      Reason = "ImageInvalid"   // not an image of ours, a wrong digest, a truncated layer
 	ReasonImageUntrusted    Reason = "ImageUntrusted" // no trusted key signed it
 	ReasonImageTooLarge     Reason = "ImageTooLarge"
 	ReasonWrongArchitecture Reason = "WrongArchitecture"

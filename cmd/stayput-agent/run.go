@@ -51,7 +51,7 @@ func run(ctx context.Context, settings config.Config, log logr.Logger) error {
 		Images: &images.Images{
 			Settings: settings, Log: log.WithName("images"), Count: func(bytes int64) { downloaded.Add(bytes) },
 		},
-		Store:  journal.Open(settings.StateDir), Notifier: notifier{log: log},
+		Store: journal.Open(settings.StateDir), Notifier: notifier{log: log},
 		Moved: func() (int64, int64) { return downloaded.Load(), written.Load() },
 		Rested: func() {
 			if err := memory.Release(); err != nil {

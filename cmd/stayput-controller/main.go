@@ -73,6 +73,10 @@ func newCommand() *cobra.Command {
 		"how many power actions are sent to BMCs in a minute, in all, at least 1; further resets of silent machines wait their turn")
 	goFlags := flag.NewFlagSet("stayput-controller", flag.ContinueOnError)
 	config.RegisterFlags(goFlags) // --kubeconfig
+	flags.StringVar(&o.registries.HostsDir, "hosts-dir", "",
+		"folder with containerd's hosts.toml files, such as /etc/containerd/certs.d: mirrors of registries are asked first")
+	flags.StringVar(&o.registries.Proxy, "proxy", "",
+		"URL of a proxy to registries, http://host:port or socks5://host:port; the default is what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "least level that is logged: DEBUG, INFO, WARN or ERROR")
 	flags.AddGoFlagSet(goFlags)
 	command.AddCommand(&cobra.Command{
@@ -129,7 +133,8 @@ func run(ctx context.Context, restConfig *rest.Config, o options, silent outofba
 	if err != nil {
 		return fmt.Errorf("setting up the manager: %w", err)
 	}
-	if err := setUp(mgr, silent); err != nil { //nolint:contextcheck // sessions with BMCs live as long as the manager, which ends them
+	//nolint:contextcheck // sessions with BMCs live as long as the manager, which ends them
+	if err := setUp(mgr, o.registries, silent); err != nil {
 		return err
 	}
 	logger.Info("starting", "build", buildinfo.String("stayput-controller"))
@@ -156,7 +161,7 @@ func reach(ctx context.Context, restConfig *rest.Config) error {
 	return fmt.Errorf("asking the API server %s: %w; see that it runs, and --kubeconfig", restConfig.Host, err)
 }
 
-func setUp(mgr ctrl.Manager, silent outofband.Options) error {
+func setUp(mgr ctrl.Manager, registries pool.Registries, silent outofband.Options) error {
 	registry, err := clusters.New(mgr, clusters.Options{})
 	if err != nil {
 		return fmt.Errorf("setting up the connections to clusters: %w", err)
@@ -164,7 +169,7 @@ func setUp(mgr ctrl.Manager, silent outofband.Options) error {
 	if err := mgr.Add(registry); err != nil {
 		return fmt.Errorf("setting up the connections to clusters: %w", err)
 	}
-	if err := pool.SetupWithManager(mgr, registry, resolver{}); err != nil {
+	if err := pool.SetupWithManager(mgr, registry, registries); err != nil {
 		return fmt.Errorf("setting up the controller of HostPools: %w", err)
 	}
 	if err := outofband.SetupWithManager(mgr, registry, silent); err != nil {

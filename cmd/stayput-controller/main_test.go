@@ -65,6 +65,10 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 		"no port":            {change: func(o *options) { o.metricsAddress = "localhost" }, flag: "--metrics-bind-address"},
 		"a port of no one":   {change: func(o *options) { o.probeAddress = ":99999" }, flag: "--health-probe-bind-address"},
 		"a negative timeout": {change: func(o *options) { o.shutdownTimeout = -1 }, flag: "--shutdown-timeout"},
+		"a folder of hosts":  {change: func(o *options) { o.registries.HostsDir = os.TempDir() }},
+		"no such folder":     {change: func(o *options) { o.registries.HostsDir = "/none/of/this" }, flag: "--hosts-dir"},
+		"a proxy":            {change: func(o *options) { o.registries.Proxy = "http://robot:hunter2@proxy:3128" }},
+		"no proxy's address": {change: func(o *options) { o.registries.Proxy = "robot:hunter2@proxy" }, flag: "--proxy"},
 		"no power actions":   {change: func(o *options) { o.powerActions = 0 }, flag: "--max-power-actions-per-minute"},
 		"no pod":             {change: func(*options) {}, noPod: true, flag: "--leader-election-namespace"},
 		"no pod, named":      {change: func(o *options) { o.leaderElectionNamespace = "default" }, noPod: true},
@@ -77,8 +81,12 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 			if tt.noPod {
 				namespace += ".none"
 			}
-			if err := o.check(namespace); (err != nil) != (tt.flag != "") || err != nil && !strings.Contains(err.Error(), tt.flag) {
+			err := o.check(namespace)
+			if (err != nil) != (tt.flag != "") || err != nil && !strings.Contains(err.Error(), tt.flag) {
 				t.Errorf("got %v, want an error that names %q", err, tt.flag)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v has the proxy's password", err)
 			}
 		})
 	}

@@ -7,6 +7,9 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/stayput-dev/stayput/controllers/pool"
+	"github.com/stayput-dev/stayput/osimage"
 )
 
 // podNamespaceFile is where a pod finds its own namespace.
@@ -14,6 +17,7 @@ const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespac
 
 var (
 	errNotAPod   = errors.New("it is not set, and this is no pod")
+	errNoFolder  = errors.New("it is not a folder")
 	errNegative  = errors.New("it is negative")
 	errNoActions = errors.New("no machine could be reset; use 1 or more, and spec.outOfBand.disabled of a HostPool to forbid power actions")
 )
@@ -25,6 +29,7 @@ type options struct {
 	shutdownTimeout              time.Duration
 	bmcCAFile                    string
 	powerActions                 int
+	registries                   pool.Registries
 	logLevel                     slog.Level
 }
 
@@ -46,6 +51,12 @@ func (o options) check(podNamespace string) error {
 	}
 	if o.powerActions < 1 {
 		return fmt.Errorf("--max-power-actions-per-minute %d: %w", o.powerActions, errNoActions)
+	}
+	if info, err := os.Stat(o.registries.HostsDir); o.registries.HostsDir != "" && (err != nil || !info.IsDir()) {
+		return fmt.Errorf("--hosts-dir %s: %w; mount one, or leave the flag out", o.registries.HostsDir, errNoFolder)
+	}
+	if _, err := osimage.NewClient(osimage.WithProxy(o.registries.Proxy)); err != nil {
+		return fmt.Errorf("--proxy: %w", err) // without its value, which may hold a password
 	}
 	if _, err := os.Stat(podNamespace); err != nil && o.leaderElect && o.leaderElectionNamespace == "" {
 		return fmt.Errorf("--leader-election-namespace: %w; name the Lease's namespace, or use --leader-elect=false when no other "+

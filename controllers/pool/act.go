@@ -79,7 +79,8 @@ func (a *actor) offer(ctx context.Context, action Action) error {
 		Release: v1alpha1.NodeRelease{OS: v1alpha1.OSRelease{
 			Image: byDigest(wanted.Image, wanted.Digest), Version: wanted.Version,
 		}},
-		Reboot: pool.Spec.Reboot, Health: pool.Spec.Health, OutOfBand: pool.Spec.OutOfBand,
+		Verification: a.world.Verification.DeepCopy(),
+		Reboot:       pool.Spec.Reboot, Health: pool.Spec.Health, OutOfBand: pool.Spec.OutOfBand,
 	}
 
 	return a.applyUpdate(ctx, action.Node, "", spec, record{offeredAt: a.now().Truncate(time.Second)})

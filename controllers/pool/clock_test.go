@@ -35,7 +35,7 @@ func TestAnAgentThatIsBackIsHeardWhateverItsClockSays(t *testing.T) {
 			s.Expect(mgr.GetCache().WaitForCacheSync(s.ctx)).To(gomega.BeTrue())
 			pool := &v1alpha1.HostPool{}
 			s.Expect(r.Client.Get(s.ctx, client.ObjectKey{Namespace: s.name, Name: "pool"}, pool)).To(gomega.Succeed())
-			world, decision, err := r.decide(s.ctx, pool.DeepCopy(), cluster)
+			world, decision, err := r.decide(s.ctx, pool.DeepCopy(), cluster, &report{})
 			s.Expect(err).NotTo(gomega.HaveOccurred())
 			s.Expect(decision.Nodes).To(gomega.HaveLen(1))
 			s.Expect(decision.Nodes[0].Silent).To(gomega.BeEmpty())

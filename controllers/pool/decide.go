@@ -257,7 +257,7 @@ func (p *pass) drainOver(m *member) bool {
 // imageIsToBlame tells whether every other node would refuse the image, too.
 func imageIsToBlame(reason v1alpha1.Reason) bool {
 	switch reason {
-	case v1alpha1.ReasonImageInvalid, v1alpha1.ReasonImageTooLarge, v1alpha1.ReasonWrongArchitecture,
+	case v1alpha1.ReasonImageInvalid, v1alpha1.ReasonImageUntrusted, v1alpha1.ReasonImageTooLarge, v1alpha1.ReasonWrongArchitecture,
 		v1alpha1.ReasonVersionNotNewer, v1alpha1.ReasonSourceTooOld:
 		return true
 	default:
@@ -333,6 +333,11 @@ func (p *pass) withdrawn(m *member) string {
 		return "the release failed on another node"
 	case p.wanted != nil && m.digest() != p.wanted.Digest:
 		return "the pool has another release"
+	case p.world.refused():
+		return "no trusted key has signed the release"
+	case !p.world.Held && !m.begun() && !m.staged() && !equality.Semantic.DeepEqual(m.update.Spec.Verification, p.world.Verification):
+		// The agent has still to verify it. One that is staged was verified, and is not staged once more for a key that came.
+		return "the pool asks for other signatures"
 	default:
 		return ""
 	}
@@ -365,7 +370,7 @@ func (p *pass) stepIdle(m *member) {
 
 // offers tells whether the pool has a release to offer.
 func (p *pass) offers() bool {
-	return p.wanted != nil && !p.halted && !p.world.Pool.Spec.Paused && !p.world.deleting()
+	return p.wanted != nil && !p.halted && !p.world.Pool.Spec.Paused && !p.world.deleting() && !p.world.Held && !p.world.refused()
 }
 
 // mayOffer tells whether the node shall get a new attempt for the wanted release.
@@ -387,7 +392,7 @@ func (p *pass) mayOffer(m *member) bool {
 
 // mayBegin tells whether only the budget keeps a staged node from going out of service.
 func (p *pass) mayBegin(m *member) bool {
-	if p.world.Pool.Spec.Paused || p.halted || p.wanted == nil {
+	if p.world.Pool.Spec.Paused || p.halted || p.wanted == nil || p.world.Held {
 		return false
 	}
 	if p.world.Pool.Spec.Strategy.Type == v1alpha1.ManualInPlaceUpdate && !m.view.Selected {

@@ -13,17 +13,25 @@
 //
 //   - Succeeded: the node is released.
 //   - RolledBack: the digest is poisoned and the rollout halts; the node is released.
-//   - Refused for the image's sake (ImageInvalid, ImageTooLarge, WrongArchitecture, VersionNotNewer, SourceTooOld): as
-//     RolledBack, though no node was out of service. Every other node would refuse it, too.
+//   - Refused for the image's sake (ImageInvalid, ImageUntrusted, ImageTooLarge, WrongArchitecture, VersionNotNewer,
+//     SourceTooOld): as RolledBack, though no node was out of service. Every other node would refuse it, too, or, as a node
+//     has keys of its own, a person has to find out which is right.
 //   - Refused for the node's sake (NoSpareSlot, BootPartitionFull, StorageError, …): the node counts as failed and is
 //     offered the release again after RetryDelay; the rollout goes on.
 //   - NeedsHuman, from the agent or from the BMC rung: the digest is poisoned and the rollout halts. The node is left
 //     as it is, cordoned, and goes on costing budget until it answers or the poison is lifted.
 //   - DrainTimeout: the node is released and offered the release again after RetryDelay. Nothing is poisoned.
-//   - Withdrawn: the host left the pool, the release changed, or the rollout halted, before the node was told to go.
+//   - Withdrawn: the host left the pool, the release changed, is not signed by a trusted key any more, or the rollout halted,
+//     before the node was told to go; or the keys changed before the node had verified the image.
 //
 // But for that uncordon, nothing here takes it back once a node was told to go (ReadyForUpdate): the agent may be past the
 // point of return.
+//
+// # Signatures
+//
+// A pool may name public keys. The release's digest is verified with them before anything is offered, and again when they
+// change; each node verifies it once more with those that its NodeUpdate has. Keys that cannot be read, and a registry that
+// does not answer, hold the rollout: nothing is begun, what was begun goes on. A refusal takes back what can be.
 //
 // # Silent agents
 //

@@ -20,6 +20,7 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/controllers/clusters"
 	"github.com/stayput-dev/stayput/controllers/hosts"
+	"github.com/stayput-dev/stayput/osimage"
 )
 
 const (
@@ -95,7 +96,7 @@ func (r *Reconciler) pass(ctx context.Context, pool *v1alpha1.HostPool) (ctrl.Re
 	if err := r.resolveOnce(ctx, pool, report); err != nil {
 		return ctrl.Result{}, err
 	}
-	world, decision, err := r.decide(ctx, pool, cluster)
+	world, decision, err := r.decide(ctx, pool, cluster, report)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -153,22 +154,26 @@ func (r *Reconciler) withoutCluster(ctx context.Context, pool *v1alpha1.HostPool
 	return ctrl.Result{RequeueAfter: retryInterval}, r.writeStatus(ctx, pool, before)
 }
 
-// resolveOnce resolves the image when spec has a value that was not resolved yet, and stores the result at once. A
-// registry that fails is reported, not returned: what is under way goes on.
+// resolveOnce resolves the image when spec has a value that was not resolved yet, verifies it anew when the pool asks for
+// other signatures than before, and stores the result at once. A registry that fails, an image that is refused and keys
+// that cannot be read are reported, not returned: what is under way goes on.
 func (r *Reconciler) resolveOnce(ctx context.Context, pool *v1alpha1.HostPool, report *report) error {
-	image := pool.Spec.Release.OS.Image
-	if !pool.DeletionTimestamp.IsZero() || (pool.Status.Release != nil && pool.Status.Release.Image == image) {
+	if !pool.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	release, err := r.resolve(ctx, pool)
-	if err != nil {
+	var err error
+	if report.trusted, err = r.trusts(ctx, pool); err != nil {
 		r.Metrics.failed(pool, "resolve")
-		report.resolveError = err
-		report.again = retryInterval
+		report.keysError, report.held, report.again = err, true, retryInterval
 
 		return nil //nolint:nilerr // the report carries the error into the status; the pass goes on
 	}
-	pool.Status.Release = release
+	if !report.trusted.off() {
+		report.again = retryInterval // to see when the keys change
+	}
+	if !r.resolveNow(ctx, pool, report) {
+		return nil
+	}
 	if err := r.Client.Status().Update(ctx, pool, client.FieldOwner(v1alpha1.FieldManagerOrchestrator)); err != nil {
 		return fmt.Errorf("storing the resolved release: %w", err)
 	}
@@ -176,15 +181,38 @@ func (r *Reconciler) resolveOnce(ctx context.Context, pool *v1alpha1.HostPool, r
 	return nil
 }
 
+// resolveNow does so, and tells whether the status is to be stored.
+func (r *Reconciler) resolveNow(ctx context.Context, pool *v1alpha1.HostPool, report *report) bool {
+	image := pool.Spec.Release.OS.Image
+	if known := pool.Status.Release; known != nil && known.Image == image {
+		return !report.trusted.settled(known.Signature) && r.verify(ctx, pool, report)
+	}
+	release, err := r.resolve(ctx, pool, image, report.trusted)
+	if err != nil {
+		r.Metrics.failed(pool, "resolve")
+		report.resolveError, report.again = err, retryInterval
+		if errors.Is(err, osimage.ErrUntrusted) {
+			r.untrusted(pool, err.Error())
+		}
+
+		return false
+	}
+	pool.Status.Release = release
+	r.warn(pool)
+
+	return true
+}
+
 // decide observes and decides, on the caches first. When more would be done than routine, it does both again on a
 // world that is read live.
 func (r *Reconciler) decide(
-	ctx context.Context, pool *v1alpha1.HostPool, cluster *clusters.Cluster,
+	ctx context.Context, pool *v1alpha1.HostPool, cluster *clusters.Cluster, report *report,
 ) (World, Decision, error) {
 	world, err := r.observe(ctx, pool, r.Client, cluster.Client(), cluster)
 	if err != nil {
 		return World{}, Decision{}, err
 	}
+	world.Verification, world.Held = report.trusted.verification, report.held
 	decision := Decide(world)
 	routine := len(decision.Poison) == 0 && world.Retry == "" && world.Pool.DeletionTimestamp.IsZero()
 	for _, action := range decision.Actions {
@@ -205,6 +233,7 @@ func (r *Reconciler) decide(
 	if err != nil {
 		return World{}, Decision{}, err
 	}
+	world.Verification, world.Held = report.trusted.verification, report.held
 
 	return world, Decide(world), nil
 }

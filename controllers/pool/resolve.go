@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 // ImageRequest asks what an image reference stands for.
@@ -22,25 +23,33 @@ type ImageRequest struct {
 	CA []byte
 	// PlainHTTP allows a registry without TLS.
 	PlainHTTP bool
+	// Policy says which signatures the image needs. They are over the digest that the answer has, which is what nodes pull:
+	// a signature over an index is no signature over the image in it.
+	Policy trust.Policy
 }
 
 // Image is what it stands for.
 type Image struct {
 	// Digest is the manifest's, "sha256:…"; Version is the one in the config.
 	Digest, Version string
+	// Signature is what was verified.
+	Signature trust.Result
 }
 
-// Resolver looks images up in their registries. It must bound its own time and name no credentials in its errors.
+// Resolver looks images up in their registries. It must bound its own time and name no credentials in its errors. An image
+// that the policy refuses is osimage.ErrUntrusted, and one whose signatures could not be read is not.
 type Resolver interface {
 	Resolve(ctx context.Context, request ImageRequest) (Image, error)
 }
 
 const secretKeyCA = "ca.crt"
 
-// resolve looks the pool's image up.
-func (r *Reconciler) resolve(ctx context.Context, pool *v1alpha1.HostPool) (*v1alpha1.ResolvedRelease, error) {
+// resolve looks the pool's image up, by its tag or by the digest that was found before.
+func (r *Reconciler) resolve(
+	ctx context.Context, pool *v1alpha1.HostPool, reference string, wanted trusted,
+) (*v1alpha1.ResolvedRelease, error) {
 	source := pool.Spec.Release.OS
-	request := ImageRequest{Image: source.Image, PlainHTTP: source.PlainHTTP}
+	request := ImageRequest{Image: reference, PlainHTTP: source.PlainHTTP, Policy: wanted.policy}
 	if source.PullSecretName != "" {
 		var secret corev1.Secret
 		key := types.NamespacedName{Namespace: pool.Namespace, Name: source.PullSecretName}
@@ -59,6 +68,7 @@ func (r *Reconciler) resolve(ctx context.Context, pool *v1alpha1.HostPool) (*v1a
 
 	return &v1alpha1.ResolvedRelease{
 		Image: source.Image, Digest: image.Digest, Version: image.Version, ResolvedAt: metav1.NewTime(r.Clock.Now()),
+		Signature: wanted.signature(image.Signature),
 	}, nil
 }
 

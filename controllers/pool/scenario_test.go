@@ -84,14 +84,24 @@ type scenario struct {
 	home  client.Client
 	nodes client.Client
 	fleet *fakeagent.Fleet
-	stop  func()
+	// images resolves; the made-up registry unless it is set before a manager is started.
+	images Resolver
+	stop   func()
 }
 
 // start makes a namespace and a manager. Nodes live on the cluster of nodes.
 func start(t *testing.T, name string, nodes *apiserver.Server) *scenario {
 	t.Helper()
+
+	return startWith(t, name, nodes, registry{})
+}
+
+// startWith does so with another registry.
+func startWith(t *testing.T, name string, nodes *apiserver.Server, images Resolver) *scenario {
+	t.Helper()
 	s := &scenario{
-		WithT: gomega.NewWithT(t), t: t, ctx: t.Context(), name: name, home: server.Client, nodes: nodes.Client,
+		images: images,
+		WithT:  gomega.NewWithT(t), t: t, ctx: t.Context(), name: name, home: server.Client, nodes: nodes.Client,
 		fleet: &fakeagent.Fleet{Client: nodes.Client, Prefix: name + "-"},
 	}
 	s.SetDefaultEventuallyTimeout(waitFor)
@@ -136,7 +146,7 @@ func (s *scenario) reconciler(rights *rest.Config) (ctrl.Manager, *Reconciler) {
 	s.Expect(err).NotTo(gomega.HaveOccurred())
 
 	return mgr, &Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clusters: connections, Resolver: registry{},
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clusters: connections, Resolver: s.images,
 		Events: mgr.GetEventRecorder("test"), Metrics: counters, Clock: clock.RealClock{},
 	}
 }

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/controllers/clusters"
 	"github.com/stayput-dev/stayput/controllers/hosts"
+	"github.com/stayput-dev/stayput/osimage"
 )
 
 // maxMessage bounds a condition's message, in bytes; the API allows 32 KiB, a person reads less.
@@ -23,7 +25,27 @@ const maxMessage = 1024
 type report struct {
 	now          time.Time
 	resolveError error
-	again        time.Duration
+	// keysError is why the pool's public keys cannot be used; trusted is which signatures it asks for, when they can.
+	keysError error
+	trusted   trusted
+	// held tells that it is not known whether the release may be rolled out.
+	held  bool
+	again time.Duration
+}
+
+// trouble is the reason why the release cannot be rolled out, "" when it can.
+func (r *report) trouble(pool *v1alpha1.HostPool) string {
+	release := pool.Status.Release
+	switch {
+	case r.keysError != nil:
+		return v1alpha1.ReasonPublicKeysInvalid
+	case errors.Is(r.resolveError, osimage.ErrUntrusted), r.resolveError == nil && release != nil && release.Signature.Refused():
+		return v1alpha1.ReasonReleaseUntrusted
+	case r.resolveError != nil:
+		return v1alpha1.ReasonResolveFailed
+	default:
+		return ""
+	}
 }
 
 func (r *report) set(pool *v1alpha1.HostPool, conditionType string, holds bool, reason, message string) {
@@ -64,6 +86,7 @@ func (r *report) fill(pool *v1alpha1.HostPool, world World, decision Decision, d
 	}
 	r.set(pool, v1alpha1.ConditionClusterReachable, true, v1alpha1.ReasonReachable, "the cluster of the Nodes answers")
 	r.release(pool)
+	r.verified(pool)
 	r.links(pool, world, decision)
 	r.halted(pool, world, decision)
 	r.progress(pool, decision, drains)
@@ -81,10 +104,37 @@ func (r *report) release(pool *v1alpha1.HostPool) {
 	release := pool.Status.Release
 	switch {
 	case r.resolveError != nil:
-		r.set(pool, v1alpha1.ConditionReleaseResolved, false, v1alpha1.ReasonResolveFailed, r.resolveError.Error())
+		r.set(pool, v1alpha1.ConditionReleaseResolved, false, r.trouble(pool), r.resolveError.Error())
+	case r.keysError != nil && (release == nil || release.Image != pool.Spec.Release.OS.Image):
+		r.set(pool, v1alpha1.ConditionReleaseResolved, false, v1alpha1.ReasonPublicKeysInvalid, r.keysError.Error())
 	case release != nil:
 		r.set(pool, v1alpha1.ConditionReleaseResolved, true, v1alpha1.ReasonResolved,
 			fmt.Sprintf("%s is version %s, %s", release.Image, release.Version, release.Digest))
+	}
+}
+
+// verified sets or removes ReleaseVerified.
+func (r *report) verified(pool *v1alpha1.HostPool) {
+	set := func(holds bool, reason, message string) {
+		r.set(pool, v1alpha1.ConditionReleaseVerified, holds, reason, message)
+	}
+	var signature *v1alpha1.ReleaseSignature
+	if release := pool.Status.Release; release != nil && release.Image == pool.Spec.Release.OS.Image {
+		signature = release.Signature
+	}
+	switch {
+	case r.keysError != nil:
+		set(false, v1alpha1.ReasonPublicKeysInvalid, r.keysError.Error())
+	case errors.Is(r.resolveError, osimage.ErrUntrusted):
+		set(false, v1alpha1.ReasonReleaseUntrusted, r.resolveError.Error())
+	case r.held:
+		set(false, v1alpha1.ReasonResolveFailed, r.resolveError.Error())
+	case r.trusted.off() || signature == nil:
+		meta.RemoveStatusCondition(&pool.Status.Conditions, v1alpha1.ConditionReleaseVerified)
+	case signature.Verified:
+		set(true, v1alpha1.ReasonVerified, fmt.Sprintf("signed by the key %s (form %s)", signature.Key, signature.Form))
+	default:
+		set(false, v1alpha1.ReasonReleaseUntrusted, unverified(signature))
 	}
 }
 
@@ -141,7 +191,7 @@ func (r *report) halted(pool *v1alpha1.HostPool, world World, decision Decision)
 // progress sets Ready and Progressing.
 func (r *report) progress(pool *v1alpha1.HostPool, decision Decision, drains map[string]string) {
 	status := &pool.Status
-	done := status.Nodes > 0 && status.Updated == status.Nodes && r.resolveError == nil &&
+	done := status.Nodes > 0 && status.Updated == status.Nodes && r.trouble(pool) == "" &&
 		meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionHostsLinked)
 	r.set(pool, v1alpha1.ConditionReady, done, r.reason(pool, decision, done), r.message(pool, decision, drains))
 	moving := false
@@ -167,8 +217,8 @@ func (r *report) reason(pool *v1alpha1.HostPool, decision Decision, done bool) s
 		return v1alpha1.ReasonAgentSilent
 	case decision.Halted:
 		return v1alpha1.ReasonReleaseFailed
-	case r.resolveError != nil:
-		return v1alpha1.ReasonResolveFailed
+	case r.trouble(pool) != "":
+		return r.trouble(pool)
 	case waits[WaitAgent] > 0 || waits[WaitDrain] > 0:
 		return v1alpha1.ReasonUpdating
 	case pool.Spec.Paused:

@@ -27,6 +27,10 @@ type World struct {
 	Updates map[string]*v1alpha1.NodeUpdate
 	// Retry is the digest that a person wants to be tried again, "" for none.
 	Retry string
+	// Verification is which signatures the nodes are to see, nil for none.
+	Verification *v1alpha1.NodeVerification
+	// Held tells that it is not known whether the release may be rolled out: nothing is begun.
+	Held bool
 }
 
 // wanted is the release that the nodes shall run, nil while it is not resolved.
@@ -37,6 +41,13 @@ func (w World) wanted() *v1alpha1.ResolvedRelease {
 	}
 
 	return release
+}
+
+// refused tells whether no trusted key signed the release, any more.
+func (w World) refused() bool {
+	wanted := w.wanted()
+
+	return wanted != nil && wanted.Signature.Refused()
 }
 
 func (w World) deleting() bool { return !w.Pool.DeletionTimestamp.IsZero() }
