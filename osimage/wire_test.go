@@ -492,8 +492,8 @@ func TestRangesKeepTheirConnections(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A connection can be needed again a moment before it is known to be free.
-	if made := registry.Connections() - before; made > parallel+parallel/2 {
+	// Each can be needed again a moment before it is known to be free. Then there are twice as many, and one is free always.
+	if made := registry.Connections() - before; made > 2*parallel {
 		t.Errorf("%d connections were made for %d requests at the same time", made, parallel)
 	}
 }
