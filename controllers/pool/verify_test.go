@@ -42,11 +42,26 @@ func startSigning(t *testing.T, name string) *signing {
 	s.create(s.home, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "registry"},
 		Data: map[string][]byte{
-			"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.repository.Registry.Certificate()}),
+			"ca.crt": certificate(s.repository),
 		},
 	})
 
 	return s
+}
+
+func certificate(repository *signedimage.Repository) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: repository.Registry.Certificate()})
+}
+
+// required is the policy that a signature by the key is needed.
+func required(t *testing.T, key signedimage.Signer) trust.Policy {
+	t.Helper()
+	policy, err := trust.NewPolicy(trust.ModeRequire, []trust.Key{key.Key()})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return policy
 }
 
 // release makes the pool with the tag, which asks for the keys of the ConfigMap.
@@ -251,10 +266,7 @@ func TestKeysThatCannotBeRead(t *testing.T) {
 func TestATagThatMovesBetween(t *testing.T) {
 	t.Parallel()
 	key := signedimage.NewSigner(t)
-	policy, err := trust.NewPolicy(trust.ModeRequire, []trust.Key{key.Key()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := required(t, key)
 	for name, firstIsSigned := range map[string]bool{"away from a signed image": true, "to a signed image": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -273,7 +285,7 @@ func TestATagThatMovesBetween(t *testing.T) {
 				})
 			image, err := Registries{}.Resolve(t.Context(), ImageRequest{
 				Image: repository.Reference("stable"), Policy: policy,
-				CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: repository.Registry.Certificate()}),
+				CA: certificate(repository),
 			})
 			if firstIsSigned && (err != nil || !strings.HasSuffix(first, image.Digest) || !image.Signature.Verified) {
 				t.Errorf("got %+v, %v, want the first image", image, err)
@@ -282,5 +294,23 @@ func TestATagThatMovesBetween(t *testing.T) {
 				t.Errorf("got %+v, %v, want a refusal", image, err)
 			}
 		})
+	}
+}
+
+// Nodes are told the digest of the image and never see the index: a signature over the index alone would have each of them
+// refuse what the controller had let pass.
+func TestASignatureOverTheIndexIsNoneOverTheImage(t *testing.T) {
+	t.Parallel()
+	key, repository := signedimage.NewSigner(t), signedimage.New(t)
+	image := repository.Push(t, "image", "1.1.0")
+	repository.Sign(t, repository.Index(t, "stable", image), key)
+	request := ImageRequest{Image: repository.Reference("stable"), Policy: required(t, key), CA: certificate(repository)}
+	if found, err := (Registries{}).Resolve(t.Context(), request); !errors.Is(err, osimage.ErrUntrusted) {
+		t.Errorf("the index alone is signed: got %+v, %v", found, err)
+	}
+	repository.Sign(t, image, key)
+	found, err := Registries{}.Resolve(t.Context(), request)
+	if err != nil || !strings.HasSuffix(image, found.Digest) || found.Signature.Digest != found.Digest {
+		t.Errorf("the image is signed, too: got %+v, %v", found, err)
 	}
 }

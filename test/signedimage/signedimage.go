@@ -14,6 +14,7 @@ import (
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/registrytest"
+	"github.com/stayput-dev/stayput/osimage/trust"
 	"github.com/stayput-dev/stayput/osimage/trust/sign"
 	"github.com/stayput-dev/stayput/osimage/trust/trusttest"
 )
@@ -84,7 +85,35 @@ func (r *Repository) Push(tb testing.TB, tag, version string) string {
 	return resolved.Reference
 }
 
-// Sign signs the image of a reference by digest.
+// Index puts an index with one image under a tag and returns its reference by digest.
+func (r *Repository) Index(tb testing.TB, tag, image string) string {
+	tb.Helper()
+
+	store, err := r.client.Signatures(image)
+	trusttest.Must(tb, err)
+
+	repository, digest, _ := strings.Cut(image, "@")
+	manifest, err := store.Manifest(tb.Context(), digest)
+	trusttest.Must(tb, err)
+
+	hash, err := v1.NewHash(digest)
+	trusttest.Must(tb, err)
+
+	data := trusttest.Marshal(tb, v1.IndexManifest{
+		SchemaVersion: 2, MediaType: types.OCIImageIndex,
+		Manifests: []v1.Descriptor{{
+			MediaType: types.OCIManifestSchema1, ArtifactType: osimage.ArtifactType, Digest: hash,
+			Size: int64(len(manifest.Bytes)), Platform: &v1.Platform{OS: "linux", Architecture: runtime.GOARCH},
+		}},
+	})
+	trusttest.Must(tb, store.Add(tb.Context(), trust.Update{Manifests: []trust.NewManifest{{
+		Tag: tag, Descriptor: v1.Descriptor{MediaType: types.OCIImageIndex}, Bytes: data,
+	}}}))
+
+	return repository + "@" + trust.DigestOf(data)
+}
+
+// Sign signs the image or the index of a reference by digest.
 func (r *Repository) Sign(tb testing.TB, reference string, by Signer) {
 	tb.Helper()
 
