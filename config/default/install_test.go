@@ -30,6 +30,7 @@ import (
 	"github.com/stayput-dev/stayput/controllers/clusters"
 	"github.com/stayput-dev/stayput/controllers/outofband"
 	"github.com/stayput-dev/stayput/controllers/pool"
+	"github.com/stayput-dev/stayput/osimage/trust/trusttest"
 	"github.com/stayput-dev/stayput/test/apiserver"
 	"github.com/stayput-dev/stayput/test/fakeagent"
 )
@@ -47,7 +48,7 @@ func (oneImage) Resolve(context.Context, pool.ImageRequest) (pool.Image, error) 
 }
 
 // A whole rollout in the controller's own cluster and one in a cluster of Nodes only, each with a pod to evict, a pull
-// Secret, and a deleted pool at its end, as the service accounts.
+// Secret, a ConfigMap of public keys, and a deleted pool at its end, as the service accounts.
 func TestTheInstalledRightsAreEnough(t *testing.T) {
 	t.Parallel()
 	g := gomega.NewWithT(t)
@@ -152,6 +153,10 @@ func prepareHosts(t *testing.T, home, far *apiserver.Server) {
 			Data:       map[string][]byte{"value": accountKubeconfig(t, far)},
 		},
 	)
+	create(t, home, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "release-keys"},
+		Data:       map[string]string{"cosign.pub": string(trusttest.PublicPEM(t, trusttest.Ed25519(t)))},
+	})
 	create(t, far,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}},
@@ -161,6 +166,9 @@ func prepareHosts(t *testing.T, home, far *apiserver.Server) {
 		hostPool := &v1alpha1.HostPool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		hostPool.Spec.HostSelector.MatchLabels = labels
 		hostPool.Spec.Release.OS = v1alpha1.ImageSource{Image: "registry.test/os:1.1.0", PullSecretName: "pull"}
+		hostPool.Spec.Verification = v1alpha1.VerificationSettings{
+			Policy: v1alpha1.VerificationWarn, PublicKeys: &v1alpha1.PublicKeySource{ConfigMapName: "release-keys"},
+		}
 		if name == "far" {
 			hostPool.Spec.Cluster = &v1alpha1.ClusterReference{KubeconfigSecretName: "nodes-kubeconfig"}
 		}
