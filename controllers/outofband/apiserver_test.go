@@ -211,6 +211,19 @@ func (l *lab) agentIn(t *testing.T, g Gomega, bootID, name string, phase v1alpha
 		}}), client.FieldOwner(v1alpha1.FieldManagerAgent))).To(Succeed())
 }
 
+// nextSecond is later than what is written within half a second from now, whose times are whole seconds, and not so late
+// that the controller takes it for a clock's that is ahead.
+func nextSecond(g Gomega) time.Time {
+	var now time.Time
+	g.Eventually(func() time.Duration {
+		now = time.Now()
+
+		return now.Sub(now.Truncate(time.Second))
+	}).WithPolling(time.Millisecond).Should(BeNumerically("<", time.Second/2))
+
+	return now.Truncate(time.Second).Add(time.Second)
+}
+
 // node writes a Node's status in the name of a field manager.
 func (l *lab) node(t *testing.T, g Gomega, name, manager string, change func(*corev1.NodeStatus)) {
 	t.Helper()
@@ -330,7 +343,8 @@ func (l *lab) givesUp(t *testing.T) {
 	g.Expect(acts).To(Equal([]string{"ForceRestart", "ForceOff", "On"}))
 	g.Expect(got.History[len(got.History)-1].Power).To(Equal(v1alpha1.PowerOn))
 	g.Expect(got.Evidence.Console).To(BeFalse(), "sushy-tools keeps no console")
-	g.Expect(got.BootOverride).To(Equal("asked to boot from disk once"))
+	// sushy-tools keeps every override until it is changed.
+	g.Expect(got.BootOverride).To(Equal("asked to boot from disk once; the BMC keeps: Disk until it is changed UEFI"))
 	g.Expect(l.bootTarget(t, g, uuidOf(6))).To(Equal(bmc.BootDisk))
 	l.leaseIsFree(t, g, name)
 }
@@ -405,8 +419,7 @@ func (l *lab) foundIntent(t *testing.T) {
 	g := NewWithT(t)
 	const whole = 8 * time.Second
 	l.machine(t, g, "killed", uuidOf(1), bmcPassword, whole)
-	// In the future, since it must be later than what the agent says below, in whole seconds.
-	decided := metav1.NewMicroTime(time.Now().Add(2 * time.Second))
+	decided := metav1.NewMicroTime(nextSecond(g))
 	left, err := applyStatus("killed", "", &v1alpha1.OutOfBandStatus{
 		Attempt: "a1", Phase: v1alpha1.OutOfBandResetting, Reason: v1alpha1.OutOfBandDeadlinePassed, Resets: 1,
 		Intent: &v1alpha1.PowerIntent{

@@ -29,6 +29,7 @@ type teller struct {
 	log     []bmc.LogEntry
 	logErr  error
 	boot    bmc.BootTarget
+	stays   bool // until it is changed
 	bootErr error
 	acts    []bmc.Action
 }
@@ -44,7 +45,7 @@ func (m *teller) SetBoot(_ context.Context, boot bmc.Boot) error {
 }
 
 func (m *teller) Boot(context.Context) (bmc.BootState, error) {
-	return bmc.BootState{Boot: bmc.Boot{Target: m.boot}}, nil
+	return bmc.BootState{Boot: bmc.Boot{Target: m.boot, Continuous: m.stays}}, nil
 }
 
 func (m *teller) Power(context.Context) (bmc.Power, error)      { return bmc.PowerOn, nil }
@@ -155,6 +156,7 @@ func TestSetBoot(t *testing.T) {
 		want    string
 	}{
 		"kept":     {&teller{boot: bmc.BootDisk}, "asked to boot from disk once"},
+		"longer":   {&teller{boot: bmc.BootDisk, stays: true}, "once; the BMC keeps: Disk until it is changed"},
 		"not kept": {&teller{boot: bmc.BootNone}, "has not kept"},
 		"offered":  {&teller{bootErr: failed(bmc.Unsupported)}, "it cannot"},
 		"busy":     {&teller{bootErr: failed(bmc.Busy)}, "it cannot"},

@@ -97,7 +97,7 @@ func (l *lab) killedWhileHeld(t *testing.T) {
 	const name = "held"
 	l.machine(t, g, name, uuidOf(5), bmcPassword, time.Hour)
 	l.viaMetal3(t, g, name)
-	l.intent(t, g, name, time.Now().Add(2*time.Second))
+	l.intent(t, g, name, nextSecond(g))
 	l.agent(t, g, name, v1alpha1.PhaseRebooting)
 	l.annotate(t, g, name, map[string]any{ownRebootAnnotation: hardReboot})
 	before, err := l.emulator.Resets(uuidOf(5))
@@ -118,7 +118,7 @@ func (l *lab) backWhileHeld(t *testing.T) {
 	const name = "back-while-held"
 	l.machine(t, g, name, uuidOf(5), bmcPassword, time.Hour)
 	l.viaMetal3(t, g, name)
-	l.intent(t, g, name, time.Now().Add(2*time.Second))
+	l.intent(t, g, name, nextSecond(g))
 	l.agent(t, g, name, v1alpha1.PhaseRebooting)
 	l.annotate(t, g, name, map[string]any{ownRebootAnnotation: hardReboot})
 	g.Consistently(l.keys(t, name)).WithTimeout(4*time.Second).Should(ConsistOf(ownRebootAnnotation), "the reset is under way")
