@@ -1,7 +1,10 @@
 package osimage_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +14,48 @@ import (
 	"github.com/stayput-dev/stayput/osimage/registrytest"
 )
 
-// benchmarkSize is about what a /usr has that is compressed by the file system, halved in transfer.
+// benchmarkSize is about what a /usr has.
 const benchmarkSize = 512 << 20
+
+// writePrograms fills a file with the programs and libraries of this machine, which compress like those of any, and random
+// bytes if there are not enough.
+func writePrograms(b *testing.B, path string) {
+	b.Helper()
+
+	file, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	defer func() { _ = file.Close() }()
+
+	left := int64(benchmarkSize)
+
+	for _, root := range []string{"/usr/bin", "/usr/lib"} {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() || left == 0 {
+				return err
+			}
+
+			source, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+
+			count, err := io.Copy(file, io.LimitReader(source, left))
+			left -= count
+
+			return errors.Join(err, source.Close())
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+
+	if _, err := file.Write(randomBytes(1, int(left))); err != nil {
+		b.Fatal(err)
+	}
+}
 
 // BenchmarkStaging compares writing a content with what a person would do in a shell: curl | zstd -d | dd conv=fsync.
 // Ours also hashes everything twice and reads it back from the medium.
@@ -78,6 +121,8 @@ func benchmarkImage(b *testing.B, server *registrytest.Registry) *osimage.Image 
 			b.Fatal(err)
 		}
 	}
+
+	writePrograms(b, files[osimage.RoleUSR])
 
 	inputs, err := osimage.FileInputs(files)
 	if err != nil {
