@@ -285,16 +285,19 @@ func TestOpenSeeded(t *testing.T) {
 	elsewhere := randomBytes(99, usrSize)
 
 	for name, test := range map[string]struct {
-		next  []byte
-		fetch int64
+		next     []byte
+		fetch    int64
+		noRanges bool
 	}{
-		"most of it is there":    {next, fetchedBytes + 1<<20 + 64<<10},
-		"nothing of it is there": {elsewhere, 2 * usrSize},
+		"most of it is there":           {next, fetchedBytes + 1<<20 + 64<<10, false},
+		"nothing of it is there":        {elsewhere, 2 * usrSize, false},
+		"a registry that has no ranges": {next, fetchedBytes + 1<<20 + 64<<10, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			d := deltaOf(t, old, test.next)
+			d.registry.set(func(f *faults) { f.noRanges = test.noRanges })
 
 			var planned osimage.Planned
 

@@ -45,6 +45,7 @@ func (i *Image) OpenSeeded(ctx context.Context, role Role, seeds []Seed, planned
 
 	return &seededReader{
 		image: i, content: content, feed: feed, cancel: cancel, wait: group.Wait, sum: sha256.New(),
+		whole: func() (io.ReadCloser, error) { return i.open(ctx, role, 0, false) },
 	}, nil
 }
 
@@ -55,6 +56,9 @@ type seededReader struct {
 	feed    *feed
 	cancel  context.CancelFunc
 	wait    func() error
+	// whole opens the layer in one stream, for a registry without ranges. Then rest of the content comes from body.
+	whole func() (io.ReadCloser, error)
+	body  io.ReadCloser
 
 	// current is being read, rest is what of its bytes is left.
 	current portion
@@ -67,6 +71,10 @@ type seededReader struct {
 // Read gives raw bytes, and io.EOF only when all of them were verified.
 func (r *seededReader) Read(buffer []byte) (int, error) {
 	for r.err == nil {
+		if r.body != nil {
+			return r.readBody(buffer)
+		}
+
 		if count := r.take(buffer); count > 0 || len(buffer) == 0 {
 			r.sum.Write(buffer[:count])
 			r.done += int64(count)
@@ -76,9 +84,9 @@ func (r *seededReader) Read(buffer []byte) (int, error) {
 
 		next, ok := <-r.feed.full
 		if !ok {
-			r.err = r.end()
+			r.err = r.end(r.wait())
 
-			break
+			continue
 		}
 
 		r.current, r.rest = next, next.data
@@ -106,8 +114,33 @@ func (r *seededReader) take(buffer []byte) int {
 	return count
 }
 
-func (r *seededReader) end() error {
-	if err := r.wait(); err != nil {
+// readBody reads what the layer in one stream has.
+func (r *seededReader) readBody(buffer []byte) (int, error) {
+	count, err := r.body.Read(buffer)
+	r.sum.Write(buffer[:count])
+	r.done += int64(count)
+
+	if errors.Is(err, io.EOF) {
+		err = r.end(nil)
+	}
+
+	r.err = err
+
+	return count, err
+}
+
+// end tells what the end of the supply means. After nil the content goes on in one stream.
+func (r *seededReader) end(err error) error {
+	if IsNoRanges(err) {
+		r.body, err = r.whole()
+		if err == nil {
+			_, err = io.CopyN(io.Discard, r.body, r.done)
+		}
+
+		return err
+	}
+
+	if err != nil {
 		return err
 	}
 
@@ -127,6 +160,10 @@ func (r *seededReader) end() error {
 // Close ends the transfer.
 func (r *seededReader) Close() error {
 	r.cancel()
+
+	if r.body != nil {
+		return r.body.Close()
+	}
 
 	for next := range r.feed.full { // so that the supply sees the end of its context
 		if next.data != nil {

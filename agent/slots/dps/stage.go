@@ -271,7 +271,7 @@ type seeded interface {
 }
 
 func (w *writer) openUKI(ctx context.Context, running seeds) (io.ReadCloser, error) {
-	if source, ok := w.source.(seeded); ok {
+	if source, ok := w.source.(seeded); ok && len(running.seeds) > 0 {
 		return source.OpenSeeded(ctx, osimage.RoleUKI, running.seeds, nil)
 	}
 
