@@ -1,12 +1,15 @@
 package dps_test
 
 import (
+	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stayput-dev/stayput/agent/boot"
 	"github.com/stayput-dev/stayput/agent/slots"
@@ -478,3 +481,22 @@ func TestSelectedEntrySpellings(t *testing.T) {
 }
 
 var _ dps.Host = (*faulty.Machine)(nil)
+
+// misled is a source that took wrong bytes for those of the running UKI.
+type misled struct{ *faulty.Image }
+
+func (misled) OpenSeeded(
+	context.Context, osimage.Role, []osimage.Seed, func(osimage.Planned),
+) (io.ReadCloser, error) {
+	return io.NopCloser(io.MultiReader(strings.NewReader("wrong"), iotest.ErrReader(osimage.ErrWrongDigest))), nil
+}
+
+// What the running UKI seemed to have is no fault of the image: all of it is fetched then.
+func TestUKIOfWrongSeeds(t *testing.T) {
+	t.Parallel()
+
+	b := newBench(t)
+	must(t, b.scheme.Stage(t.Context(), misled{b.next}, nil))
+	b.arm(t, b.next)
+	b.boot(t, "1.1.0")
+}

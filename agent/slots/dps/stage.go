@@ -313,6 +313,21 @@ func (w *writer) writeUKI(ctx context.Context, content osimage.Content) (err err
 
 	defer func() { err = errors.Join(err, running.close()) }()
 
+	err = w.createUKI(ctx, content, running)
+	if !errors.Is(err, osimage.ErrWrongDigest) || len(running.seeds) == 0 {
+		return err
+	}
+
+	// A chunk's id has 64 bits only: what was taken from the running UKI may be wrong. Only all of it from the image tells.
+	if err := w.view.files.Remove(stagedUKI); err != nil {
+		return fmt.Errorf("removing %s: %w", stagedUKI, err)
+	}
+
+	return w.createUKI(ctx, content, seeds{})
+}
+
+// createUKI writes the file, with what the running UKI has.
+func (w *writer) createUKI(ctx context.Context, content osimage.Content, running seeds) (err error) {
 	reader, err := w.openUKI(ctx, running)
 	if err != nil {
 		return fmt.Errorf("opening it: %w", err)
