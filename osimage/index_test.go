@@ -1,7 +1,10 @@
 package osimage_test
 
 import (
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,6 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -135,5 +140,78 @@ func TestContainerImagesAreRefused(t *testing.T) {
 	_, err = registry.client(t).Resolve(background(t), registry.reference("app"))
 	if !errors.Is(err, osimage.ErrNotAnImage) || !strings.Contains(err.Error(), registry.reference("app")[:10]) {
 		t.Errorf("got %v, want that it is not an OS image", err)
+	}
+}
+
+// A folder with an index, as a copy leaves it, gives the image of an architecture, and says when it has none.
+func TestOpenLayoutFromAnIndex(t *testing.T) {
+	t.Parallel()
+
+	dir := build(t, someContents())
+
+	alone, err := osimage.OpenLayout(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	putIndex(t, dir, func(entry *v1.Descriptor) { entry.Platform = &v1.Platform{OS: "linux", Architecture: "amd64"} })
+
+	for _, architecture := range []string{"", "amd64"} {
+		image, err := osimage.OpenLayoutFor(t.Context(), dir, "both", architecture)
+		if err != nil || image.Digest() != alone.Digest() {
+			t.Errorf("for %q: %v", architecture, err)
+		}
+	}
+
+	if _, err := osimage.OpenLayoutFor(t.Context(), dir, "both", "arm64"); !errors.Is(err, osimage.ErrWrongArchitecture) {
+		t.Errorf("for arm64: %v", err)
+	}
+
+	putIndex(t, dir, func(entry *v1.Descriptor) { entry.Size = 1 << 40 })
+
+	if _, err := osimage.OpenLayout(t.Context(), dir, "both"); !errors.Is(err, osimage.ErrNotAnImage) {
+		t.Errorf("a manifest of a tebibyte: %v", err)
+	}
+}
+
+// putIndex names an index "both" in a folder, whose entry is that of the folder's first image.
+func putIndex(t *testing.T, dir string, change func(entry *v1.Descriptor)) {
+	t.Helper()
+
+	path := filepath.Join(dir, "index.json")
+
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var folder v1.IndexManifest
+	if err := json.Unmarshal(data, &folder); err != nil {
+		t.Fatal(err)
+	}
+
+	entry := folder.Manifests[0]
+	entry.Annotations = nil
+	change(&entry)
+
+	index, err := json.Marshal(v1.IndexManifest{
+		SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{entry},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	folder.Manifests = append(folder.Manifests[:1], v1.Descriptor{
+		MediaType: types.OCIImageIndex, Digest: putBlob(t, dir, index), Size: int64(len(index)),
+		Annotations: map[string]string{"org.opencontainers.image.ref.name": "both"},
+	})
+
+	data, err = json.Marshal(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
