@@ -432,14 +432,5 @@ func (f *folder) addEntry(entry v1.Descriptor) error {
 		return name == tag && (tag != "" || other.Digest == entry.Digest)
 	}), entry)
 
-	data, err := json.MarshalIndent(index, "", "   ")
-	if err != nil {
-		return fmt.Errorf("changing the index of %s: %w", f.dir, err)
-	}
-
-	if err := f.write(f.path(indexFile), data); err != nil {
-		return fmt.Errorf("changing the index of %s: %w", f.dir, err)
-	}
-
-	return nil
+	return f.writeIndex(index)
 }

@@ -186,14 +186,19 @@ func (f *folder) name(config Config, manifest []byte) (v1.Hash, error) {
 			Annotations: map[string]string{refNameAnnotation: config.Version},
 		})
 
+	return digest, f.writeIndex(index)
+}
+
+// writeIndex puts an index in place of the folder's.
+func (f *folder) writeIndex(index *v1.IndexManifest) error {
 	data, err := json.MarshalIndent(index, "", "   ")
 	if err != nil {
-		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", f.dir, err)
+		return fmt.Errorf("changing the index of %s: %w", f.dir, err)
 	}
 
 	if err := f.write(f.path(indexFile), data); err != nil {
-		return v1.Hash{}, fmt.Errorf("changing the index of %s: %w", f.dir, err)
+		return fmt.Errorf("changing the index of %s: %w", f.dir, err)
 	}
 
-	return digest, nil
+	return nil
 }

@@ -3,7 +3,6 @@ package osimage
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -202,14 +201,5 @@ func (l layoutSignatures) Add(_ context.Context, update trust.Update) (err error
 		}), entry)
 	}
 
-	data, err := json.MarshalIndent(index, "", "   ")
-	if err != nil {
-		return fmt.Errorf("changing the index of %s: %w", l.dir, err)
-	}
-
-	if err := target.write(target.path(indexFile), data); err != nil {
-		return fmt.Errorf("changing the index of %s: %w", l.dir, err)
-	}
-
-	return nil
+	return target.writeIndex(index)
 }
