@@ -20,7 +20,6 @@ import (
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/controllers/clusters"
 	"github.com/stayput-dev/stayput/controllers/hosts"
-	"github.com/stayput-dev/stayput/osimage"
 )
 
 const (
@@ -112,6 +111,7 @@ func (r *Reconciler) pass(ctx context.Context, pool *v1alpha1.HostPool) (ctrl.Re
 	if err := r.writeStatus(ctx, pool, before); err != nil {
 		return ctrl.Result{}, errors.Join(problem, err)
 	}
+	r.tellUntrusted(pool, before)
 	if problem != nil {
 		return ctrl.Result{}, problem
 	}
@@ -191,14 +191,10 @@ func (r *Reconciler) resolveNow(ctx context.Context, pool *v1alpha1.HostPool, re
 	if err != nil {
 		r.Metrics.failed(pool, "resolve")
 		report.resolveError, report.again = err, retryInterval
-		if errors.Is(err, osimage.ErrUntrusted) {
-			r.untrusted(pool, err.Error())
-		}
 
 		return false
 	}
 	pool.Status.Release = release
-	r.warn(pool)
 
 	return true
 }

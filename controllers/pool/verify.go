@@ -182,24 +182,15 @@ func (r *Reconciler) verify(ctx context.Context, pool *v1alpha1.HostPool, report
 			release.Signature = &v1alpha1.ReleaseSignature{
 				Policy: wanted.setting, KeySet: wanted.keySet, Message: v1alpha1.Cut(err.Error(), v1alpha1.MaxMessage),
 			}
-			r.untrusted(pool, err.Error())
 		case err != nil:
 			r.Metrics.failed(pool, "resolve")
 			report.resolveError, report.held = err, true
 		default:
 			release.Signature = found.Signature
-			r.warn(pool)
 		}
 	}
 
 	return !equality.Semantic.DeepEqual(was, release.Signature)
-}
-
-// warn tells of a release that is rolled out without a signature.
-func (r *Reconciler) warn(pool *v1alpha1.HostPool) {
-	if signature := pool.Status.Release.Signature; signature != nil && !signature.Verified {
-		r.untrusted(pool, unverified(signature))
-	}
 }
 
 // unverified says what was found of a release that is not verified.
@@ -211,11 +202,14 @@ func unverified(signature *v1alpha1.ReleaseSignature) string {
 	return signature.Message
 }
 
-// untrusted tells it once, as long as the condition says the same.
-func (r *Reconciler) untrusted(pool *v1alpha1.HostPool, message string) {
-	said := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReleaseVerified)
-	if said != nil && said.Reason == v1alpha1.ReasonReleaseUntrusted && said.Message == v1alpha1.Cut(message, maxMessage) {
+// tellUntrusted tells, once it is stored, that the condition has begun to say so or says something else: a pass that is
+// done again since it could not store its status has told nothing.
+func (r *Reconciler) tellUntrusted(pool *v1alpha1.HostPool, before *v1alpha1.HostPoolStatus) {
+	was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReleaseVerified)
+	is := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReleaseVerified)
+	if is == nil || is.Reason != v1alpha1.ReasonReleaseUntrusted ||
+		was != nil && was.Reason == is.Reason && was.Message == is.Message {
 		return
 	}
-	r.Events.Eventf(pool, nil, corev1.EventTypeWarning, v1alpha1.ReasonReleaseUntrusted, "Resolve", "%s", notef("%s", message))
+	r.Events.Eventf(pool, nil, corev1.EventTypeWarning, is.Reason, "Resolve", "%s", notef("%s", is.Message))
 }

@@ -199,9 +199,9 @@ func TestAKeyIsRotated(t *testing.T) {
 	s.repository.Sign(t, s.repository.Push(t, "stable", "1.2.0"), s.other)
 
 	// Another key beside it changes nothing of what is staged.
+	keySet := s.pool().Status.Release.Signature.KeySet
 	s.trust(s.key, s.other)
 	s.nudge()
-	keySet := s.pool().Status.Release.Signature.KeySet
 	s.Eventually(func() string { return s.pool().Status.Release.Signature.KeySet }).ShouldNot(gomega.Equal(keySet))
 	s.Expect(s.condition(v1alpha1.ConditionReleaseVerified)()).To(gomega.Equal(verified))
 	s.Consistently(func() string { return s.update(node).Annotations[AnnotationClosedAs] }, "2s").Should(gomega.BeEmpty())
