@@ -16,6 +16,7 @@ import (
 const (
 	dialTimeout = 30 * time.Second
 	idleTimeout = 90 * time.Second
+	endTimeout  = 2 * time.Second
 	// maxIdleConnections is for each host.
 	maxIdleConnections = 32
 )
@@ -100,7 +101,7 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	notePause(ctx, response)
 
 	response.Body = bounded(request, &receivedBody{
-		ReadCloser: response.Body, ctx: ctx, stop: stop, stall: stall, count: g.count, limit: g.in,
+		ReadCloser: response.Body, ctx: ctx, stop: stop, stall: stall, count: g.count, limit: g.in, left: response.ContentLength,
 	})
 
 	return response, nil
@@ -170,6 +171,9 @@ type receivedBody struct {
 	stall *stall
 	count func(n int64)
 	limit *limiter
+	// left is how many bytes are to come, below 0 when the answer does not say.
+	left  int64
+	ended bool
 }
 
 func (b *receivedBody) Read(buffer []byte) (int, error) {
@@ -179,7 +183,10 @@ func (b *receivedBody) Read(buffer []byte) (int, error) {
 
 	if n > 0 {
 		b.count(int64(n))
+		b.left -= int64(n)
 	}
+
+	b.ended = err != nil
 
 	if waitErr := b.limit.wait(b.ctx, n); err == nil {
 		err = waitErr
@@ -188,8 +195,19 @@ func (b *receivedBody) Read(buffer []byte) (int, error) {
 	return n, explain(b.ctx, err)
 }
 
+// Close ends the request. Of an answer that came whole it waits a moment for the end: over HTTP/2 a stream that is left
+// before its end is reset, and servers close the connections of clients that reset many streams (their guard against
+// CVE-2023-44487).
 func (b *receivedBody) Close() error {
 	b.stall.pause()
+
+	if b.left == 0 && !b.ended {
+		timer := time.AfterFunc(endTimeout, func() { b.stop(nil) })
+		_, _ = b.ReadCloser.Read(make([]byte, 1))
+
+		timer.Stop()
+	}
+
 	// First, since closing waits for a Read that waits for the network.
 	b.stop(nil)
 

@@ -32,6 +32,10 @@ type Faulty struct {
 	epoch           atomic.Int64
 	tokens          bool
 
+	// idle is signalled with each answer that is complete; running counts those that are not.
+	idle    sync.Cond
+	running int
+
 	mutex    sync.Mutex
 	rules    []*rule
 	requests []Request
@@ -93,6 +97,7 @@ func StartFaulty(tb testing.TB, options ...FaultyOption) *Faulty {
 	tb.Helper()
 
 	f := &Faulty{blobs: map[string][]byte{}, inner: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
+	f.idle.L = &f.mutex
 	f.server = httptest.NewUnstartedServer(f.record(false, http.HandlerFunc(f.serve)))
 
 	for _, option := range options {
@@ -158,10 +163,15 @@ func (f *Faulty) Misbehave(times int, match func(r *http.Request) bool, fault Fa
 	f.rules = append(f.rules, &rule{times: times, match: match, fault: fault})
 }
 
-// Requests returns what was asked, and answered, since it was called before.
+// Requests returns what was asked, and answered, since it was called before. It waits for those that are being answered: a
+// client can have all of an answer before its server knows.
 func (f *Faulty) Requests() []Request {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
+
+	for f.running > 0 {
+		f.idle.Wait()
+	}
 
 	result := f.requests
 	f.requests = nil
@@ -212,6 +222,19 @@ func SilentAfter(limit int) Fault {
 	}
 }
 
+// Meet keeps requests until so many have come, which makes a client open as many connections.
+func Meet(count int) Fault {
+	var all sync.WaitGroup
+
+	all.Add(count)
+
+	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		all.Done()
+		all.Wait()
+		next.ServeHTTP(w, r)
+	}
+}
+
 // WithoutRanges answers as if no range was asked for.
 func WithoutRanges(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	r.Header.Del("Range")
@@ -236,8 +259,14 @@ func (f *Faulty) record(storage bool, next http.Handler) http.Handler {
 
 			f.mutex.Lock()
 			f.requests = append(f.requests, request)
+			f.running--
 			f.mutex.Unlock()
+			f.idle.Broadcast()
 		}()
+
+		f.mutex.Lock()
+		f.running++
+		f.mutex.Unlock()
 
 		if fault := f.fault(r); fault != nil {
 			fault(counting, r, next)
@@ -272,8 +301,22 @@ func (f *Faulty) serve(w http.ResponseWriter, r *http.Request) {
 	case Blobs("")(r):
 		f.serveBlob(w, r)
 	default:
-		f.inner.ServeHTTP(w, r)
+		f.serveRest(w, r)
 	}
+}
+
+// serveRest gives a request to the registry inside. That one holds a lock while it reads an upload, so with several on one
+// HTTP/2 connection those that wait for the lock could use up the window that the reader needs: all is read before.
+func (f *Faulty) serveRest(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+
+		return
+	}
+
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	f.inner.ServeHTTP(w, r)
 }
 
 func (f *Faulty) serveToken(w http.ResponseWriter, r *http.Request) {
