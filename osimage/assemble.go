@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -46,14 +47,28 @@ func (w *writing) plan(ctx context.Context) (*assembly, error) {
 		return nil, nil //nolint:nilnil // "No plan" is an answer, not an error.
 	}
 
-	index, err := image.index(ctx, w.content)
-	if err != nil || index == nil {
+	outline, err := image.outline(ctx, w.content)
+	if err != nil || outline == nil {
 		return nil, err
 	}
 
-	seeds, err := w.scan(ctx, index, resume)
+	found, err := w.survey(ctx, outline.Params(), resume)
 	if err != nil {
 		return nil, err
+	}
+
+	for _, census := range slices.Concat(found.seeds, found.target) {
+		outline.Learn(census)
+	}
+
+	index, fetched, err := image.complete(ctx, w.content, outline)
+	if err != nil {
+		return nil, err
+	}
+
+	seeds, err := found.in(index)
+	if err != nil {
+		return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
 	}
 
 	plan, err := chunk.NewPlan(index, seeds, chunk.PlanOptions{})
@@ -67,36 +82,66 @@ func (w *writing) plan(ctx context.Context) (*assembly, error) {
 
 	raw := plan.Totals.Raw
 	w.planned(Planned{
-		Fetch: plan.Totals.Requested, Requests: plan.Totals.Requests,
+		Fetch: plan.Totals.Requested, Requests: plan.Totals.Requests, Index: w.content.ChunkIndex.Size + fetched,
 		Kept: raw[chunk.Keep], Reused: raw[chunk.Seed] + raw[chunk.Here] + raw[chunk.Self], Zeros: raw[chunk.Zero],
 	})
 
 	return &assembly{writing: w, image: image, index: index, plan: plan}, nil
 }
 
-// scan finds out what the seeds have. One that cannot be read to its end is used as far as it can be: what is missing is
-// fetched, and the medium that has it is not the one that is written.
-func (w *writing) scan(ctx context.Context, index *chunk.Index, resume bool) (*chunk.Seeds, error) {
-	seeds, err := chunk.NewSeeds(index)
-	if err != nil {
-		return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
+// survey finds out what the seeds and the target have. One that cannot be read to its end is used as far as it can be: what
+// is missing is fetched, and the medium that has it is not the one that is written.
+func (w *writing) survey(ctx context.Context, params chunk.Params, resume bool) (surveyed, error) {
+	var found surveyed
+
+	take := func(into *[]*chunk.Census, start int64, reader io.Reader) error {
+		census, err := chunk.Survey(ctx, params, start, reader)
+		if err != nil && (census == nil || ctx.Err() != nil) {
+			return fmt.Errorf("planning %s: %w", w.content.Role, err)
+		}
+
+		*into = append(*into, census)
+
+		return nil
 	}
 
 	for _, seed := range w.options.Seeds {
-		reader := io.NewSectionReader(seed.Reader, 0, seed.Size)
-		if _, err := seeds.Scan(ctx, seed.Name, reader); err != nil && (ctx.Err() != nil || errors.Is(err, chunk.ErrSeed)) {
-			return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
+		if err := take(&found.seeds, 0, io.NewSectionReader(seed.Reader, 0, seed.Size)); err != nil {
+			return found, err
 		}
 	}
 
 	if !resume {
-		return seeds, nil
+		return found, nil
 	}
 
-	// An older content may have been larger than this one, but whatever is further away is hardly one.
-	reader := io.NewSectionReader(w.target, w.options.Offset, min(cmp.Or(w.options.Room, math.MaxInt64), 2*w.content.RawSize))
-	if err := seeds.ScanTarget(ctx, reader); err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("planning %s: %w", w.content.Role, err)
+	// A content that was written already ends in the middle of what a larger target holds. An older one may have been larger
+	// than this one, but whatever is further away is hardly one.
+	size := w.content.RawSize
+	room := min(cmp.Or(w.options.Room, math.MaxInt64), 2*size)
+	first := io.NewSectionReader(w.target, w.options.Offset, size)
+	rest := io.NewSectionReader(w.target, w.options.Offset+size, max(room-size, 0))
+
+	return found, errors.Join(take(&found.target, 0, first), take(&found.target, size, rest))
+}
+
+// surveyed is what is at hand.
+type surveyed struct {
+	seeds, target []*chunk.Census
+}
+
+// in is what of a content is at hand.
+func (s surveyed) in(index *chunk.Index) (*chunk.Seeds, error) {
+	seeds := chunk.NewSeeds(index)
+
+	for _, census := range s.seeds {
+		if _, err := seeds.Add(census); err != nil {
+			return nil, err
+		}
+	}
+
+	for _, census := range s.target {
+		seeds.AddTarget(census)
 	}
 
 	return seeds, nil

@@ -191,16 +191,27 @@ func addContent(
 		Role: role, Digest: result.Digest, Size: result.Size, RawDigest: result.RawDigest, RawSize: result.RawSize,
 	}
 
-	if result.Index == nil {
+	if result.Head == nil {
 		return content, nil
 	}
 
-	digest, err := target.writeBlob(result.Index)
+	head, err := target.writeBlob(result.Head)
 	if err != nil {
 		return Content{}, err
 	}
 
-	content.ChunkIndex = &ChunkIndex{Digest: digest.String(), Size: int64(len(result.Index))}
+	content.ChunkIndex = &ChunkIndex{Digest: head.String(), Size: int64(len(result.Head))}
+
+	if len(result.IDs) == 0 {
+		return content, nil
+	}
+
+	ids, err := target.writeBlob(result.IDs)
+	if err != nil {
+		return Content{}, err
+	}
+
+	content.ChunkIndex.IDs = &ChunkIDs{Digest: ids.String(), Size: int64(len(result.IDs))}
 
 	return content, nil
 }

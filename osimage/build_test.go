@@ -175,7 +175,7 @@ func TestOtherToolsReadTheImage(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if manifest.ArtifactType != osimage.ArtifactType || len(manifest.Layers) != 2*len(parts) {
+	if manifest.ArtifactType != osimage.ArtifactType || len(manifest.Layers) != 3*len(parts) {
 		t.Errorf("skopeo shows %s with %d layers", manifest.ArtifactType, len(manifest.Layers))
 	}
 }

@@ -201,9 +201,17 @@ func (c Content) validate() error {
 		return nil
 	case !digestPattern.MatchString(c.ChunkIndex.Digest):
 		return invalidField("contents.chunkIndex.digest", c.ChunkIndex.Digest, "sha256: and 64 lower-case hexadecimal digits")
-	case c.ChunkIndex.Size <= 0 || c.ChunkIndex.Size > chunk.MaxIndex:
+	case c.ChunkIndex.Size <= 0 || c.ChunkIndex.Size > chunk.MaxHead:
 		return invalidField("contents.chunkIndex.size", strconv.FormatInt(c.ChunkIndex.Size, 10),
-			fmt.Sprintf("a number of bytes from 1 to %d", chunk.MaxIndex))
+			fmt.Sprintf("a number of bytes from 1 to %d", chunk.MaxHead))
+	case c.ChunkIndex.IDs == nil:
+		return nil
+	case !digestPattern.MatchString(c.ChunkIndex.IDs.Digest):
+		return invalidField("contents.chunkIndex.ids.digest", c.ChunkIndex.IDs.Digest,
+			"sha256: and 64 lower-case hexadecimal digits")
+	case c.ChunkIndex.IDs.Size <= 0 || c.ChunkIndex.IDs.Size > chunk.MaxIDs:
+		return invalidField("contents.chunkIndex.ids.size", strconv.FormatInt(c.ChunkIndex.IDs.Size, 10),
+			fmt.Sprintf("a number of bytes from 1 to %d", chunk.MaxIDs))
 	default:
 		return nil
 	}

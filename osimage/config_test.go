@@ -21,7 +21,13 @@ func contentOf(role osimage.Role) osimage.Content {
 }
 
 func index(size int64) *osimage.ChunkIndex {
-	return &osimage.ChunkIndex{Digest: digestOfDigit("c"), Size: size}
+	return &osimage.ChunkIndex{
+		Digest: digestOfDigit("c"), Size: size, IDs: &osimage.ChunkIDs{Digest: digestOfDigit("d"), Size: 8},
+	}
+}
+
+func indexWith(ids *osimage.ChunkIDs) *osimage.ChunkIndex {
+	return &osimage.ChunkIndex{Digest: digestOfDigit("c"), Size: 1, IDs: ids}
 }
 
 func flatcar(config *osimage.Config) {
@@ -90,8 +96,17 @@ func TestValidate(t *testing.T) {
 		"an empty chunk index":   {func(c *osimage.Config) { c.Contents[0].ChunkIndex = index(0) }, "chunkIndex.size"},
 		"a huge chunk index":     {func(c *osimage.Config) { c.Contents[0].ChunkIndex = index(1 << 30) }, "chunkIndex.size"},
 		"an index without name":  {func(c *osimage.Config) { c.Contents[0].ChunkIndex = &osimage.ChunkIndex{Size: 1} }, "chunkIndex.digest"},
-		"no size":                {func(c *osimage.Config) { c.Contents[0].Size = 0 }, "size"},
-		"negative raw size":      {func(c *osimage.Config) { c.Contents[0].RawSize = -1 }, "rawSize"},
+		"a chunk index of zeros": {func(c *osimage.Config) { c.Contents[0].ChunkIndex = indexWith(nil) }, ""},
+		"ids of no bytes": {func(c *osimage.Config) {
+			c.Contents[0].ChunkIndex = indexWith(&osimage.ChunkIDs{Digest: digestOfDigit("d")})
+		}, "ids.size"},
+		"ids of many bytes": {func(c *osimage.Config) {
+			c.Contents[0].ChunkIndex = index(1)
+			c.Contents[0].ChunkIndex.IDs.Size = 1 << 30
+		}, "ids.size"},
+		"ids without a name": {func(c *osimage.Config) { c.Contents[0].ChunkIndex = indexWith(&osimage.ChunkIDs{Size: 8}) }, "ids.digest"},
+		"no size":            {func(c *osimage.Config) { c.Contents[0].Size = 0 }, "size"},
+		"negative raw size":  {func(c *osimage.Config) { c.Contents[0].RawSize = -1 }, "rawSize"},
 		"root image with its tree": {func(c *osimage.Config) {
 			c.Contents[0].Role, c.Contents[1].Role = osimage.RoleRoot, osimage.RoleRootVerity
 		}, ""},

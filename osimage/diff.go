@@ -17,7 +17,7 @@ type ContentDiff struct {
 	// RawSize and LayerSize are those of the new content, and what fetching all of it takes.
 	RawSize   int64 `json:"rawSize"`
 	LayerSize int64 `json:"layerSize"`
-	// IndexSize is what the chunk index takes on the wire, 0 when there is none.
+	// IndexSize is how many bytes of the chunk index are fetched, 0 when there is none.
 	IndexSize int64 `json:"indexSize"`
 	// Fetch is the number of bytes of the layer that are fetched, in so many Requests.
 	Fetch    int64 `json:"fetch"`
@@ -52,22 +52,33 @@ func diffContent(ctx context.Context, old, next *Image, content Content) (Conten
 	before, had := old.config.Content(content.Role)
 	result.Unchanged = had && before.RawDigest == content.RawDigest
 
-	index, err := next.index(ctx, content)
-	if err != nil || index == nil {
+	outline, err := next.outline(ctx, content)
+	if err != nil || outline == nil {
 		return result, err
 	}
 
-	result.IndexSize = content.ChunkIndex.Size
+	var found surveyed
 
-	seeds, err := chunk.NewSeeds(index)
+	if had {
+		census, err := old.survey(ctx, before, outline.Params())
+		if err != nil {
+			return ContentDiff{}, err
+		}
+
+		outline.Learn(census)
+		found.seeds = append(found.seeds, census)
+	}
+
+	index, fetched, err := next.complete(ctx, content, outline)
 	if err != nil {
 		return ContentDiff{}, err
 	}
 
-	if had {
-		if err := scanOld(ctx, seeds, old, before); err != nil {
-			return ContentDiff{}, err
-		}
+	result.IndexSize = content.ChunkIndex.Size + fetched
+
+	seeds, err := found.in(index)
+	if err != nil {
+		return ContentDiff{}, err
 	}
 
 	plan, err := chunk.NewPlan(index, seeds, chunk.PlanOptions{})
@@ -86,25 +97,23 @@ func diffContent(ctx context.Context, old, next *Image, content Content) (Conten
 	return result, nil
 }
 
-// scanOld finds out what the old content has, without reading it when its index says so.
-func scanOld(ctx context.Context, seeds *chunk.Seeds, old *Image, content Content) error {
-	index, err := old.index(ctx, content)
+// survey finds out what an old content has, without reading it when its index says so.
+func (i *Image) survey(ctx context.Context, content Content, params chunk.Params) (*chunk.Census, error) {
+	index, err := i.index(ctx, content)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	if index != nil {
-		if _, err := seeds.ScanIndex(old.reference, index); !errors.Is(err, chunk.ErrParams) {
-			return err
-		}
+	if index != nil && index.Params() == params {
+		return index.Census(), nil
 	}
 
-	body, err := old.Open(ctx, content.Role, 0)
+	body, err := i.Open(ctx, content.Role, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	_, err = seeds.Scan(ctx, old.reference, body)
+	census, err := chunk.Survey(ctx, params, 0, body)
 
-	return errors.Join(err, body.Close())
+	return census, errors.Join(err, body.Close())
 }

@@ -131,6 +131,13 @@ func (i *Image) indexBlobOf(content Content) blob {
 	}
 }
 
+func (i *Image) idsBlobOf(content Content) blob {
+	return blob{
+		digest: content.ChunkIndex.IDs.Digest, size: content.ChunkIndex.IDs.Size,
+		subject: fmt.Sprintf("chunk ids of %s of %s", content.Role, i.reference),
+	}
+}
+
 type eofReader struct{}
 
 func (eofReader) Read([]byte) (int, error) {

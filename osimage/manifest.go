@@ -69,7 +69,7 @@ type layer struct {
 	title string
 }
 
-// layers are what the manifest must have: the contents, then their chunk indexes, both in the config's order.
+// layers are what the manifest must have: the contents, then their chunk indexes in two parts, both in the config's order.
 func (i *Image) layers() []layer {
 	var contents, indexes []layer
 
@@ -79,6 +79,10 @@ func (i *Image) layers() []layer {
 
 		if content.ChunkIndex != nil {
 			indexes = append(indexes, layer{IndexMediaType, i.indexBlobOf(content), title + ".chunks"})
+
+			if content.ChunkIndex.IDs != nil {
+				indexes = append(indexes, layer{IDsMediaType, i.idsBlobOf(content), title + ".chunkids"})
+			}
 		}
 	}
 

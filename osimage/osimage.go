@@ -6,6 +6,7 @@ const (
 	ConfigMediaType = "application/vnd.stayput.os.config.v1+json"
 	LayerMediaType  = "application/vnd.stayput.os.content.v1+zstd"
 	IndexMediaType  = "application/vnd.stayput.os.chunks.v1"
+	IDsMediaType    = "application/vnd.stayput.os.chunkids.v1"
 )
 
 // Role says what a content is for.
@@ -58,11 +59,37 @@ type Content struct {
 	ChunkIndex *ChunkIndex `json:"chunkIndex,omitempty"`
 }
 
-// ChunkIndex names a chunk index (package chunk).
+// ChunkIndex names the two parts of a chunk index (package chunk), each of which is a layer.
 type ChunkIndex struct {
+	// Digest and Size are those of its head, which whoever uses the index reads in full.
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+	// IDs names the ids, nil when all chunks are zeros. Of them only those are read that are not known already.
+	IDs *ChunkIDs `json:"ids,omitempty"`
+}
+
+// ChunkIDs names the ids of a chunk index.
+type ChunkIDs struct {
 	// Digest and Size are the layer's.
 	Digest string `json:"digest"`
 	Size   int64  `json:"size"`
+}
+
+// TotalSize is the number of bytes of both parts, 0 for no index.
+func (c *ChunkIndex) TotalSize() int64 {
+	if c == nil {
+		return 0
+	}
+
+	return c.Size + c.idsSize()
+}
+
+func (c *ChunkIndex) idsSize() int64 {
+	if c.IDs == nil {
+		return 0
+	}
+
+	return c.IDs.Size
 }
 
 // Content returns the content of a role.

@@ -65,7 +65,7 @@ func TestPullGoesOnWhereItStopped(t *testing.T) {
 
 	var total int64
 	for _, content := range image.Config().Contents {
-		total += content.Size + content.ChunkIndex.Size
+		total += content.Size + content.ChunkIndex.TotalSize()
 	}
 
 	// Manifest and config are fetched again.

@@ -60,6 +60,10 @@ func (i *Image) DistrustMirrors() bool {
 // Read returns an error for which IsNoRanges is true when the registry serves no ranges: read the layer from its start then.
 // Closing the reader ends all requests and waits for that.
 func (i *Image) Ranges(ctx context.Context, content Content, ranges []Range, options RangeOptions) (io.ReadCloser, error) {
+	return i.ranges(ctx, i.blobOf(content), ranges, options)
+}
+
+func (i *Image) ranges(ctx context.Context, source blob, ranges []Range, options RangeOptions) (io.ReadCloser, error) {
 	if options.Parallel == 0 {
 		options.Parallel = defaultParallel
 	}
@@ -72,8 +76,6 @@ func (i *Image) Ranges(ctx context.Context, content Content, ranges []Range, opt
 		return nil, invalid(fmt.Sprintf("%d requests with a window of %d bytes", options.Parallel, options.Window), "",
 			"use at least 1 of each")
 	}
-
-	source := i.blobOf(content)
 
 	for _, part := range ranges {
 		if part.From < 0 || part.From > part.To || part.To > source.size {

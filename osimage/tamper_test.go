@@ -119,7 +119,7 @@ func replaceLayer(t *testing.T, dir string, role osimage.Role, compress func(raw
 // dropIndex takes a content's chunk index away, as an image has none that other tools made.
 func dropIndex(content *osimage.Content, manifest *v1.Manifest) {
 	manifest.Layers = slices.DeleteFunc(manifest.Layers, func(layer v1.Descriptor) bool {
-		return layer.Digest.String() == content.ChunkIndex.Digest
+		return layer.Digest.String() == content.ChunkIndex.Digest || layer.Digest.String() == content.ChunkIndex.IDs.Digest
 	})
 	content.ChunkIndex = nil
 }

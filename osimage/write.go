@@ -61,6 +61,8 @@ type Planned struct {
 	// Fetch is the number of bytes of the layer that will be fetched, in so many Requests.
 	Fetch    int64
 	Requests int
+	// Index is the number of bytes of the chunk index that were fetched to know that.
+	Index int64
 	// Kept, Reused and Zeros are raw bytes: those on the target already, those copied from seeds, and those that are zero.
 	Kept, Reused, Zeros int64
 }

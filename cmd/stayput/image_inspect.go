@@ -110,7 +110,7 @@ func (i inspection) describe(out io.Writer) {
 	for _, content := range i.Config.Contents {
 		index := "-" // an update fetches all of it
 		if content.ChunkIndex != nil {
-			index = fmt.Sprintf("%.1f", float64(content.ChunkIndex.Size)/kibibyte)
+			index = fmt.Sprintf("%.1f", float64(content.ChunkIndex.TotalSize())/kibibyte)
 		}
 
 		_, _ = fmt.Fprintf(out, "%s\t%.1f\t%.1f\t%s\t%s\n", content.Role,

@@ -33,7 +33,6 @@ type measuring struct {
 	frames   []int
 	gains    []int
 	gaps     []int64
-	groups   []int
 	work     string
 	level    string
 }
@@ -72,7 +71,6 @@ func (m *measuring) flags(command *cobra.Command) {
 	flags.IntSliceVar(&m.frames, "frame", []int{chunk.DefaultFrame}, "frame sizes to try, in raw bytes")
 	flags.IntSliceVar(&m.gains, "gain", []int{0}, "what a chunk must save to join a frame, to try, in percent")
 	flags.Int64SliceVar(&m.gaps, "gap", []int64{chunk.DefaultRequestCost}, "gaps to try, in bytes, -1 for none")
-	flags.IntSliceVar(&m.groups, "groups", nil, "also estimate an index of two levels with so many chunks in a group: powers of two")
 	flags.StringVar(&m.level, "level", "best", "effort of the zstd encoder: fastest, default, better, best")
 	flags.StringVar(&m.work, "work", os.TempDir(), "a directory for other programs' files, as large as all images")
 }

@@ -55,22 +55,43 @@ func (m *measuring) ours(ctx context.Context, options chunk.Options) ([]row, err
 
 	encoding := time.Since(began)
 
-	index, err := chunk.Parse(result.Index, chunk.Sizes{Raw: result.RawSize, Layer: result.Size})
-	if err != nil {
-		return nil, err
-	}
-
-	seeds, err := chunk.NewSeeds(index)
+	outline, err := chunk.ParseHead(result.Head, chunk.Sizes{
+		Raw: result.RawSize, Layer: result.Size, IDs: int64(len(result.IDs)),
+	})
 	if err != nil {
 		return nil, err
 	}
 
 	began = time.Now()
-	if err := scan(ctx, seeds, m.old); err != nil {
+
+	census, err := survey(ctx, options.Params, m.old)
+	if err != nil {
 		return nil, err
 	}
 
 	scanning := time.Since(began)
+
+	// What a machine fetches of the index: the head, and the ids that the old image does not have.
+	outline.Learn(census)
+
+	fetched, spans := int64(len(result.Head)), outline.Missing(chunk.DefaultRequestCost)
+	for _, span := range spans {
+		fetched += span.To - span.From
+	}
+
+	if err := outline.Fill(chunk.Span{To: int64(len(result.IDs))}, result.IDs); err != nil {
+		return nil, err
+	}
+
+	index, err := outline.Index()
+	if err != nil {
+		return nil, err
+	}
+
+	seeds := chunk.NewSeeds(index)
+	if _, err := seeds.Add(census); err != nil {
+		return nil, err
+	}
 
 	var rows []row
 
@@ -83,26 +104,12 @@ func (m *measuring) ours(ctx context.Context, options chunk.Options) ([]row, err
 		p := options.Params
 		rows = append(rows, row{
 			method: fmt.Sprintf("ours %d/%d/%d/%d frame %d gain %d gap %d", p.Min, p.Avg, p.Max, p.Align, options.Frame, options.Gain, gap),
-			full:   result.Size, index: int64(len(result.Index)),
-			moved:    int64(len(result.Index)) + plan.Totals.Requested,
-			requests: plan.Totals.Requests,
-			note: fmt.Sprintf("%d chunks, %d frames, encoded in %.1f s, scanned in %.1f s, whole %t",
-				index.Chunks(), index.Frames(), encoding.Seconds(), scanning.Seconds(), plan.Whole),
+			full:   result.Size, index: int64(len(result.Head) + len(result.IDs)),
+			moved:    fetched + plan.Totals.Requested,
+			requests: plan.Totals.Requests + len(spans),
+			note: fmt.Sprintf("%d chunks, %d frames, %s of the index fetched, encoded in %.1f s, scanned in %.1f s, whole %t",
+				index.Chunks(), index.Frames(), megabytes(fetched), encoding.Seconds(), scanning.Seconds(), plan.Whole),
 		})
-
-		for _, group := range m.groups {
-			moved, upper, requests, err := m.twoLevels(ctx, index, int64(len(result.Index)), group)
-			if err != nil {
-				return nil, err
-			}
-
-			rows = append(rows, row{
-				method: fmt.Sprintf("  the same, two levels, groups of %d (estimate)", group),
-				full:   result.Size, index: upper, moved: moved + plan.Totals.Requested,
-				requests: requests + plan.Totals.Requests,
-				note:     fmt.Sprintf("%d bytes of both levels", moved),
-			})
-		}
 	}
 
 	return rows, nil
@@ -125,15 +132,13 @@ func (discard) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func scan(ctx context.Context, seeds *chunk.Seeds, image string) error {
+func survey(ctx context.Context, params chunk.Params, image string) (*chunk.Census, error) {
 	file, err := os.Open(image)
 	if err != nil {
-		return fmt.Errorf("opening the old image: %w", err)
+		return nil, fmt.Errorf("opening the old image: %w", err)
 	}
 
 	defer func() { _ = file.Close() }()
 
-	_, err = seeds.Scan(ctx, image, file)
-
-	return err
+	return chunk.Survey(ctx, params, 0, file)
 }

@@ -49,8 +49,9 @@ type Result struct {
 	Size      int64
 	RawDigest string
 	RawSize   int64
-	// Index is the chunk index, nil when the content has more than MaxChunks chunks: then greater Params are needed.
-	Index []byte
+	// Head and IDs are the two parts of the chunk index. Head is nil when the content has more than MaxChunks chunks: then
+	// greater Params are needed.
+	Head, IDs []byte
 }
 
 // Encode compresses a content to a layer: zstd frames that end only where chunks do, and a seek table. Any zstd program
@@ -301,7 +302,7 @@ func (e *encoding) finish() (Result, error) {
 	}
 
 	if e.index.Chunks() <= MaxChunks {
-		result.Index, err = e.index.marshal()
+		result.Head, result.IDs, err = e.index.marshal()
 	}
 
 	return result, err

@@ -17,8 +17,8 @@ import (
 type encoded struct {
 	Result
 
-	layer []byte
-	index *Index
+	raw, layer []byte
+	index      *Index
 }
 
 func encode(t rapid.TB, data []byte, options Options) encoded {
@@ -33,12 +33,12 @@ func encode(t rapid.TB, data []byte, options Options) encoded {
 		t.Fatal(err)
 	}
 
-	index, err := Parse(result.Index, Sizes{Raw: result.RawSize, Layer: result.Size})
+	index, err := Parse(result.Head, result.IDs, Sizes{Raw: result.RawSize, Layer: result.Size, IDs: int64(len(result.IDs))})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return encoded{Result: result, layer: layer.Bytes(), index: index}
+	return encoded{Result: result, raw: data, layer: layer.Bytes(), index: index}
 }
 
 // frame decompresses one frame, as a reader does that has fetched it.
@@ -159,7 +159,7 @@ func TestLayersDoNotDependOnConcurrency(t *testing.T) {
 
 	for range 3 {
 		many := encode(t, data, Options{Params: anywhere(), Concurrency: 5})
-		if many.Digest != alone.Digest || !bytes.Equal(many.Index, alone.Index) {
+		if many.Digest != alone.Digest || !bytes.Equal(many.Head, alone.Head) || !bytes.Equal(many.IDs, alone.IDs) {
 			t.Fatalf("%s and %s", many.Digest, alone.Digest)
 		}
 	}
@@ -203,7 +203,7 @@ func TestFramesFitTheirContents(t *testing.T) {
 		t.Errorf("20 MiB of zeros end with %+v", last)
 	}
 
-	if size := len(got.Index); size > 3500 {
+	if size := len(got.Head) + len(got.IDs); size > 3500 {
 		t.Errorf("the index of 800 KiB and 20 MiB of zeros has %d bytes", size)
 	}
 }

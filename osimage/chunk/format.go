@@ -8,30 +8,39 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The format, version 1. Numbers are unsigned varints of encoding/binary; "zigzag" maps signed to unsigned ones as
-// encoding/binary does.
+// The format, version 2. Numbers are unsigned varints of encoding/binary; "zigzag" maps signed to unsigned ones as
+// encoding/binary does. An index has two parts. The head is:
 //
-//	"SPCHUNK" 0x01                      magic and version
+//	"SPCHUNK" 0x02                      magic and version
 //	align min avg max                   the parameters
 //	raw-size frames-size                bytes of the content, and of all frames of the layer
-//	chunks frames ids                   how many of each; ids are those that are not zero
+//	chunks frames ids groups            how many of each; ids are those that are not zero
 //	table-size packed-size              bytes of the table, and of its zstd frame, which follows
 //	  table: chunks times length        in units of align, rounded up, times two; plus one for a chunk of zeros
 //	         frames times count         chunks in the frame
 //	         frames times overhead      zigzag of the frame's length minus its raw length
+//	         groups times count         ids in the group
+//	groups times 8 bytes                the groups' sums
+//
+// and the ids are
+//
 //	ids times 8 bytes                   the ids that are not zero, in the order of the chunks
 //
 // The last chunk ends at raw-size. The table is compressed because it is regular, above all where the content is zero or
-// cannot be compressed; ids are random. There is no checksum: an index is named by its digest.
-const magic = "SPCHUNK\x01"
+// cannot be compressed; ids and sums are random. A group ends after an id whose lowest five bits are zero, after 256 ids,
+// or with the last one; its sum is the first 8 bytes of the SHA-256 of its ids. There is no other checksum: each part is
+// named by its digest. Whoever has most of the ids of a content from a former one fetches the head, and the others.
+const magic = "SPCHUNK\x02"
 
 const (
 	// MaxChunks is the greatest number of chunks in an index.
 	MaxChunks = 1 << 20
 	// MaxFrame is the greatest number of raw bytes in a frame.
 	MaxFrame = 4 << 20
-	// MaxIndex is the greatest size of an index in bytes: MaxChunks chunks, each in a frame of its own.
-	MaxIndex = 24 << 20
+	// MaxHead is the greatest size of a head in bytes: MaxChunks chunks, each in a frame and a group of its own.
+	MaxHead = 24 << 20
+	// MaxIDs is the greatest size of the ids in bytes.
+	MaxIDs = MaxChunks * idSize
 	// longestNumber is the most bytes that a number of the table has: lengths, counts and overheads have less than 28 bits.
 	longestNumber = 4
 	// leastWindow is what a zstd decoder may use for the smallest table.
@@ -45,22 +54,22 @@ func broken(field, format string, arguments ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrIndex, field, fmt.Sprintf(format, arguments...))
 }
 
-// Sizes are what the signed config says about the content and its layer, in bytes. The index must agree.
+// Sizes are what the signed config says about the content, its layer and the ids, in bytes. The head must agree.
 type Sizes struct {
-	Raw, Layer int64
+	Raw, Layer, IDs int64
 }
 
-// header is the fixed part of an index.
+// header is the fixed part of a head.
 type header struct {
-	params              Params
-	raw, layer          int64
-	chunks, frames, ids int
-	table, packed       int
+	params                      Params
+	raw, layer                  int64
+	chunks, frames, ids, groups int
+	table, packed               int
 }
 
 // marshal writes an index. The same index gives the same bytes.
-func (x *Index) marshal() ([]byte, error) {
-	var table, ids []byte
+func (x *Index) marshal() (head, ids []byte, err error) {
+	var table, sums []byte
 
 	align := int64(x.params.Align)
 
@@ -86,30 +95,71 @@ func (x *Index) marshal() ([]byte, error) {
 		table = binary.AppendVarint(table, frame.Length-frame.RawLength)
 	}
 
+	groups := x.groups()
+	for _, group := range groups {
+		table = binary.AppendUvarint(table, uint64(group.count))
+		sums = binary.BigEndian.AppendUint64(sums, uint64(group.sum))
+	}
+
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
 		zstd.WithSingleSegment(true))
 	if err != nil {
-		return nil, fmt.Errorf("starting the zstd encoder: %w", err)
+		return nil, nil, fmt.Errorf("starting the zstd encoder: %w", err)
 	}
 
 	packed := encoder.EncodeAll(table, nil)
-	data := []byte(magic)
+	head = []byte(magic)
 
 	for _, number := range []int64{
 		align, int64(x.params.Min), int64(x.params.Avg), int64(x.params.Max), x.RawSize(), x.FramesSize(),
-		int64(x.Chunks()), int64(x.Frames()), int64(len(ids) / idSize), int64(len(table)), int64(len(packed)),
+		int64(x.Chunks()), int64(x.Frames()), int64(len(ids) / idSize), int64(len(groups)),
+		int64(len(table)), int64(len(packed)),
 	} {
-		data = binary.AppendUvarint(data, uint64(number)) //nolint:gosec // Never negative.
+		head = binary.AppendUvarint(head, uint64(number)) //nolint:gosec // Never negative.
 	}
 
-	return append(append(data, packed...), ids...), encoder.Close()
+	return append(append(head, packed...), sums...), ids, encoder.Close()
 }
 
-// Parse reads an index. It allocates at most three times len(data) and 32 bytes for each chunk, and returns ErrIndex when
-// anything does not fit together or does not add up to the sizes.
-func Parse(data []byte, sizes Sizes) (*Index, error) {
-	if len(data) > MaxIndex {
-		return nil, broken("size", "%d bytes, want at most %d", len(data), MaxIndex)
+func (x *Index) groups() []idGroup {
+	var (
+		result  []idGroup
+		grouper idGrouper
+	)
+
+	for number, id := range x.ids {
+		if group, ended := grouper.add(number, id); ended {
+			result = append(result, group)
+		}
+	}
+
+	if group, ended := grouper.end(); ended {
+		result = append(result, group)
+	}
+
+	return result
+}
+
+// Parse reads an index of both parts. It returns ErrIndex when anything does not fit together or does not add up to the
+// sizes.
+func Parse(head, ids []byte, sizes Sizes) (*Index, error) {
+	outline, err := ParseHead(head, sizes)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := outline.Fill(Span{To: sizes.IDs}, ids); err != nil {
+		return nil, err
+	}
+
+	return outline.Index()
+}
+
+// ParseHead reads an index without its ids. It allocates at most three times len(data) and 48 bytes for each chunk, and
+// returns ErrIndex when anything does not fit together or does not add up to the sizes.
+func ParseHead(data []byte, sizes Sizes) (*Outline, error) {
+	if len(data) > MaxHead {
+		return nil, broken("size", "%d bytes, want at most %d", len(data), MaxHead)
 	}
 
 	if len(data) < len(magic) || string(data[:len(magic)]) != magic {
@@ -118,13 +168,13 @@ func Parse(data []byte, sizes Sizes) (*Index, error) {
 
 	source := &numbers{data: data[len(magic):]}
 
-	head, err := parseHead(source, sizes)
+	head, err := parseHeader(source, sizes)
 	if err != nil {
 		return nil, err
 	}
 
-	if rest := len(source.data); rest != head.packed+head.ids*idSize {
-		return nil, broken("size", "%d bytes after the header, want %d", rest, head.packed+head.ids*idSize)
+	if rest := len(source.data); rest != head.packed+head.groups*groupSumSize {
+		return nil, broken("size", "%d bytes after the header, want %d", rest, head.packed+head.groups*groupSumSize)
 	}
 
 	table, err := unpack(source.data[:head.packed], head.table)
@@ -132,13 +182,18 @@ func Parse(data []byte, sizes Sizes) (*Index, error) {
 		return nil, err
 	}
 
-	index := newIndex(head.params, head.chunks, head.frames)
+	outline := &Outline{index: newIndex(head.params, head.chunks, head.frames)}
 	rows := &numbers{data: table}
-	if err := parseChunks(index, head, rows, source.data[head.packed:]); err != nil {
+
+	if err := parseChunks(outline.index, head, rows); err != nil {
 		return nil, err
 	}
 
-	if err := parseFrames(index, head, rows); err != nil {
+	if err := parseFrames(outline.index, head, rows); err != nil {
+		return nil, err
+	}
+
+	if err := outline.parseGroups(head, rows, source.data[head.packed:]); err != nil {
 		return nil, err
 	}
 
@@ -146,11 +201,11 @@ func Parse(data []byte, sizes Sizes) (*Index, error) {
 		return nil, broken("table", "%d bytes too many", len(rows.data))
 	}
 
-	return index, nil
+	return outline, nil
 }
 
-// parseHead reads the fixed part and checks everything that can be checked before memory is allocated.
-func parseHead(source *numbers, sizes Sizes) (header, error) {
+// parseHeader reads the fixed part and checks everything that can be checked before memory is allocated.
+func parseHeader(source *numbers, sizes Sizes) (header, error) {
 	head := header{
 		params: Params{
 			Align: source.small("align", greatestAlign), Min: source.small("min", greatestChunk),
@@ -158,8 +213,8 @@ func parseHead(source *numbers, sizes Sizes) (header, error) {
 		},
 		raw: source.exactly("raw-size", sizes.Raw), layer: source.next("frames-size", 0, sizes.Layer),
 		chunks: source.small("chunks", MaxChunks), frames: source.small("frames", MaxChunks),
-		ids: source.small("ids", MaxChunks), table: source.small("table-size", MaxIndex),
-		packed: source.small("packed-size", MaxIndex),
+		ids: source.small("ids", MaxChunks), groups: source.small("groups", MaxChunks), table: source.small("table-size", MaxHead),
+		packed: source.small("packed-size", MaxHead),
 	}
 
 	if source.err != nil {
@@ -179,8 +234,13 @@ func parseHead(source *numbers, sizes Sizes) (header, error) {
 		return header{}, broken("frames", "%d for %d chunks", head.frames, head.chunks)
 	case head.ids > head.chunks:
 		return header{}, broken("ids", "%d for %d chunks", head.ids, head.chunks)
-	case head.table > longestNumber*(head.chunks+2*head.frames):
-		return header{}, broken("table-size", "%d bytes for %d chunks and %d frames", head.table, head.chunks, head.frames)
+	case int64(head.ids)*idSize != sizes.IDs:
+		return header{}, broken("ids", "%d, with %d bytes, of %d bytes", head.ids, head.ids*idSize, sizes.IDs)
+	case head.groups > head.ids || (head.groups == 0) != (head.ids == 0):
+		return header{}, broken("groups", "%d for %d ids", head.groups, head.ids)
+	case head.table > longestNumber*(head.chunks+2*head.frames+head.groups):
+		return header{}, broken("table-size", "%d bytes for %d chunks, %d frames and %d groups", head.table, head.chunks,
+			head.frames, head.groups)
 	}
 
 	return head, nil
@@ -207,10 +267,14 @@ func unpack(packed []byte, size int) ([]byte, error) {
 	return table, nil
 }
 
-// parseChunks reads lengths and ids. Together the chunks are as long as the content.
-func parseChunks(index *Index, head header, rows *numbers, ids []byte) error {
+// unknown stands for each id that is not zero, until it is known.
+const unknown = ^ID(0)
+
+// parseChunks reads lengths. Together the chunks are as long as the content.
+func parseChunks(index *Index, head header, rows *numbers) error {
 	align := int64(head.params.Align)
 	left := head.raw
+	ids := 0
 
 	for number := range head.chunks {
 		value := rows.next("length", 2, 2*int64(head.params.Max)/align+1)
@@ -232,15 +296,8 @@ func parseChunks(index *Index, head header, rows *numbers, ids []byte) error {
 		var id ID
 
 		if value%2 == 0 {
-			if len(ids) < idSize {
-				return broken("ids", "none for chunk %d", number)
-			}
-
-			if id = ID(binary.BigEndian.Uint64(ids)); id == 0 {
-				return broken("ids", "zero for chunk %d, which is not zeros", number)
-			}
-
-			ids = ids[idSize:]
+			id = unknown
+			ids++
 		}
 
 		index.add(int(length), id)
@@ -248,8 +305,42 @@ func parseChunks(index *Index, head header, rows *numbers, ids []byte) error {
 		left -= length
 	}
 
-	if len(ids) > 0 || left > 0 {
-		return broken("ids", "%d bytes too many", len(ids))
+	if ids != head.ids {
+		return broken("ids", "%d, want %d for the chunks that are not zeros", head.ids, ids)
+	}
+
+	return nil
+}
+
+// parseGroups reads how the ids are grouped.
+func (o *Outline) parseGroups(head header, rows *numbers, sums []byte) error {
+	o.groups = make([]idGroup, 0, head.groups)
+	chunk, left := 0, head.ids
+
+	for number := range head.groups {
+		for chunk < head.chunks && o.index.ids[chunk] == 0 {
+			chunk++
+		}
+
+		count := int(rows.next("group", 1, int64(min(maxGroup, left))))
+		if rows.err != nil {
+			return rows.err
+		}
+
+		o.groups = append(o.groups, idGroup{
+			sum:   groupSum(binary.BigEndian.Uint64(sums[number*groupSumSize:])),
+			first: uint32(chunk), count: uint16(count), //nolint:gosec // At most MaxChunks and maxGroup.
+		})
+
+		for left -= count; count > 0; chunk++ {
+			if o.index.ids[chunk] != 0 {
+				count--
+			}
+		}
+	}
+
+	if left > 0 {
+		return broken("group", "all groups have %d ids, want %d", head.ids-left, head.ids)
 	}
 
 	return nil

@@ -2,6 +2,7 @@ package chunk
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"runtime"
@@ -19,8 +20,8 @@ func TestIndexKeepsAll(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		got := encode(r, drawContent(r, "content"), Options{Params: drawParams(r), Frame: 20_000})
 
-		again, err := got.index.marshal()
-		if err != nil || !bytes.Equal(again, got.Index) {
+		head, ids, err := got.index.marshal()
+		if err != nil || !bytes.Equal(head, got.Head) || !bytes.Equal(ids, got.IDs) {
 			r.Fatalf("what was parsed gives other bytes: %v", err)
 		}
 	})
@@ -30,23 +31,45 @@ func TestIndexKeepsAll(t *testing.T) {
 type made struct {
 	head  []uint64
 	table []uint64
-	// size and rest replace what is right.
+	// sums are those of groups, size replaces the table's size.
+	sums []uint64
 	size int
 	ids  []uint64
 	tail string
 }
 
 func right() made {
-	// Two chunks of 4096 and 1000 bytes, and one of 4096 zeros between them; two frames.
+	// Two chunks of 4096 and 1000 bytes, and one of 4096 zeros between them; two frames, one group.
 	return made{
-		head:  []uint64{1, 4096, 4096, 8192, 9192, 2000, 3, 2, 2},
-		table: []uint64{2 * 4096, 2*4096 + 1, 2 * 1000, 2, 1, zigzag(1500 - 8192), zigzag(500 - 1000)},
-		ids:   []uint64{7, 8}, size: -1,
+		head:  []uint64{1, 4096, 4096, 8192, 9192, 2000, 3, 2, 2, 1},
+		table: []uint64{2 * 4096, 2*4096 + 1, 2 * 1000, 2, 1, zigzag(1500 - 8192), zigzag(500 - 1000), 2},
+		ids:   []uint64{7, 8}, sums: []uint64{sumOf(7, 8)}, size: -1,
 	}
+}
+
+func sumOf(ids ...uint64) uint64 {
+	var data []byte
+	for _, id := range ids {
+		data = binary.BigEndian.AppendUint64(data, id)
+	}
+
+	sum := sha256.Sum256(data)
+
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 func zigzag(value int64) uint64 {
 	return uint64(value<<1 ^ value>>63)
+}
+
+// parse reads both parts.
+func (m made) parse() (*Index, error) {
+	var ids []byte
+	for _, id := range m.ids {
+		ids = binary.BigEndian.AppendUint64(ids, id)
+	}
+
+	return Parse(m.bytes(), ids, Sizes{Raw: 9192, Layer: 2100, IDs: int64(len(ids))})
 }
 
 func (m made) bytes() []byte {
@@ -68,8 +91,8 @@ func (m made) bytes() []byte {
 	}
 
 	data = append(data, packed...)
-	for _, id := range m.ids {
-		data = binary.BigEndian.AppendUint64(data, id)
+	for _, sum := range m.sums {
+		data = binary.BigEndian.AppendUint64(data, sum)
 	}
 
 	return append(data, m.tail...)
@@ -78,7 +101,7 @@ func (m made) bytes() []byte {
 func TestParseReadsWhatTheFormatSays(t *testing.T) {
 	t.Parallel()
 
-	index, err := Parse(right().bytes(), Sizes{Raw: 9192, Layer: 2100})
+	index, err := right().parse()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +150,16 @@ func TestParseRefusesWhatDoesNotFit(t *testing.T) {
 		"more frames than chunks":     {head(7, 4), "frames"},
 		"no frames":                   {head(7, 0), "frames"},
 		"ids of more than all":        {head(8, 4), "ids"},
-		"an id less":                  {head(8, 1), "size"},
+		"an id less":                  {head(8, 1), "ids"},
+		"no groups":                   {head(9, 0), "groups"},
+		"more groups than ids":        {head(9, 3), "groups"},
+		"a group of nothing":          {table(7, 0), "group"},
+		"a group of too many":         {table(7, 3), "group"},
+		"ids in no group":             {table(7, 1), "group"},
+		"another sum":                 {func(m *made) { m.sums[0]++ }, "ids"},
+		"another id":                  {func(m *made) { m.ids[1]++ }, "ids"},
+		"a sum too few":               {func(m *made) { m.sums = nil }, "size"},
+		"a group that ends too late":  {func(m *made) { m.ids[0], m.sums[0] = 32, sumOf(32, 8) }, "ids"},
 		"a short chunk":               {table(0, 2*4000), "length"},
 		"a long chunk":                {table(0, 2*8193), "length"},
 		"a chunk of nothing":          {table(0, 0), "length"},
@@ -148,7 +180,7 @@ func TestParseRefusesWhatDoesNotFit(t *testing.T) {
 		"a table longer than told":    {func(m *made) { m.size = 3 }, "table"},
 		"a table of more than needed": {func(m *made) { m.size = 1000 }, "table-size"},
 		"a number too many":           {func(m *made) { m.table = append(m.table, 1) }, "table"},
-		"a number too few":            {func(m *made) { m.table = m.table[:6] }, "overhead"},
+		"a number too few":            {func(m *made) { m.table = m.table[:7] }, "group"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -156,7 +188,7 @@ func TestParseRefusesWhatDoesNotFit(t *testing.T) {
 			index := right()
 			tt.change(&index)
 
-			_, err := Parse(index.bytes(), Sizes{Raw: 9192, Layer: 2100})
+			_, err := index.parse()
 			if !errors.Is(err, ErrIndex) || !strings.Contains(err.Error(), "index: "+tt.want+": ") {
 				t.Errorf("error %v, want one about %q", err, tt.want)
 			}
@@ -168,20 +200,21 @@ func TestParseRefusesOtherBytes(t *testing.T) {
 	t.Parallel()
 
 	data := right().bytes()
+	sizes := Sizes{Raw: 9192, Layer: 2100, IDs: 16}
 
 	for length := range data {
-		if _, err := Parse(data[:length], Sizes{Raw: 9192, Layer: 2100}); !errors.Is(err, ErrIndex) {
+		if _, err := ParseHead(data[:length], sizes); !errors.Is(err, ErrIndex) {
 			t.Errorf("cut after %d bytes: %v", length, err)
 		}
 	}
 
 	newer := slices.Clone(data)
-	newer[7] = 2
+	newer[7] = 3
 
 	for name, other := range map[string][]byte{
-		"newer": newer, "nothing": nil, "large": make([]byte, MaxIndex+1), "another file": []byte("PK\x03\x04 and so on"),
+		"newer": newer, "nothing": nil, "large": make([]byte, MaxHead+1), "another file": []byte("PK\x03\x04 and so on"),
 	} {
-		if _, err := Parse(other, Sizes{Raw: 9192, Layer: 2100}); !errors.Is(err, ErrIndex) {
+		if _, err := ParseHead(other, sizes); !errors.Is(err, ErrIndex) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -191,14 +224,14 @@ func TestParseRefusesOtherBytes(t *testing.T) {
 func TestParseRefusesLargeFrames(t *testing.T) {
 	t.Parallel()
 
-	index := made{head: []uint64{1, 1 << 20, 1 << 20, 1 << 20, 5 << 20, 10, 5, 1, 0}, size: -1}
+	index := made{head: []uint64{1, 1 << 20, 1 << 20, 1 << 20, 5 << 20, 10, 5, 1, 0, 0}, size: -1}
 	for range 5 {
 		index.table = append(index.table, 2<<20+1)
 	}
 
 	index.table = append(index.table, 5, zigzag(10-5<<20))
 
-	_, err := Parse(index.bytes(), Sizes{Raw: 5 << 20, Layer: 10})
+	_, err := ParseHead(index.bytes(), Sizes{Raw: 5 << 20, Layer: 10})
 	if !errors.Is(err, ErrIndex) || !strings.Contains(err.Error(), "count: frame 0") {
 		t.Errorf("error %v", err)
 	}
@@ -210,17 +243,17 @@ func TestParseDoesNotUnpackBombs(t *testing.T) {
 	bomb := encoder.EncodeAll(make([]byte, 64<<20), nil)
 
 	data := []byte(magic)
-	for _, number := range []uint64{1, 4096, 4096, 8192, 9192, 2000, 3, 2, 2, 10, uint64(len(bomb))} {
+	for _, number := range []uint64{1, 4096, 4096, 8192, 9192, 2000, 3, 2, 2, 1, 10, uint64(len(bomb))} {
 		data = binary.AppendUvarint(data, number)
 	}
 
-	data = append(append(data, bomb...), make([]byte, 16)...)
+	data = append(append(data, bomb...), make([]byte, 8)...)
 
 	var before, after runtime.MemStats
 
 	runtime.ReadMemStats(&before)
 
-	if _, err := Parse(data, Sizes{Raw: 9192, Layer: 2100}); !errors.Is(err, ErrIndex) {
+	if _, err := ParseHead(data, Sizes{Raw: 9192, Layer: 2100, IDs: 16}); !errors.Is(err, ErrIndex) {
 		t.Error(err)
 	}
 
@@ -232,14 +265,14 @@ func TestParseDoesNotUnpackBombs(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(right().bytes(), int64(9192), int64(2100))
-	f.Add([]byte(magic), int64(0), int64(0))
+	f.Add(right().bytes(), make([]byte, 16), int64(9192), int64(2100))
+	f.Add([]byte(magic), []byte{}, int64(0), int64(0))
 
 	got := encode(f, golden(), Options{Params: blocks()})
-	f.Add(got.Index, got.RawSize, got.Size)
+	f.Add(got.Head, got.IDs, got.RawSize, got.Size)
 
-	f.Fuzz(func(t *testing.T, data []byte, raw, layer int64) {
-		index, err := Parse(data, Sizes{Raw: raw, Layer: layer})
+	f.Fuzz(func(t *testing.T, head, ids []byte, raw, layer int64) {
+		index, err := Parse(head, ids, Sizes{Raw: raw, Layer: layer, IDs: int64(len(ids))})
 		if err != nil {
 			if !errors.Is(err, ErrIndex) {
 				t.Fatal(err)
@@ -252,16 +285,11 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%d raw bytes of %d, %d of the layer's %d", index.RawSize(), raw, index.FramesSize(), layer)
 		}
 
-		if _, err := index.marshal(); err != nil {
+		if _, _, err := index.marshal(); err != nil {
 			t.Fatal(err)
 		}
 
-		seeds, err := NewSeeds(index)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		plan, err := NewPlan(index, seeds, PlanOptions{})
+		plan, err := NewPlan(index, NewSeeds(index), PlanOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"testing/iotest"
 
 	"pgregory.net/rapid"
 )
@@ -21,21 +20,19 @@ type machine struct {
 func (m machine) plan(t rapid.TB, index *Index, options PlanOptions) *Plan {
 	t.Helper()
 
-	seeds, err := NewSeeds(index)
-	if err != nil {
-		t.Fatal(err)
-	}
+	seeds := NewSeeds(index)
 
 	for want, seed := range m.seeds {
-		got, err := seeds.Scan(context.Background(), "a seed", bytes.NewReader(seed))
+		got, err := seeds.Add(survey(t, index.Params(), 0, seed))
 		if err != nil || got != want {
 			t.Fatalf("seed %d: %d, %v", want, got, err)
 		}
 	}
 
-	if err := seeds.ScanTarget(context.Background(), bytes.NewReader(m.target)); err != nil {
-		t.Fatal(err)
-	}
+	// A content that was written already ends in the middle of what a larger target holds.
+	end := min(int(index.RawSize()), len(m.target))
+	seeds.AddTarget(survey(t, index.Params(), 0, m.target[:end]))
+	seeds.AddTarget(survey(t, index.Params(), int64(end), m.target[end:]))
 
 	plan, err := NewPlan(index, seeds, options)
 	if err != nil {
@@ -43,6 +40,17 @@ func (m machine) plan(t rapid.TB, index *Index, options PlanOptions) *Plan {
 	}
 
 	return plan
+}
+
+func survey(t rapid.TB, params Params, start int64, data []byte) *Census {
+	t.Helper()
+
+	census, err := Survey(context.Background(), params, start, bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return census
 }
 
 // carryOut does the first steps of a plan, at most limit of them, as a reader does: it has only the bytes that the plan
@@ -312,7 +320,7 @@ func TestGapsAreWeighed(t *testing.T) {
 		}
 	}
 
-	seeds, _ := NewSeeds(image.index)
+	seeds := NewSeeds(image.index)
 	if _, err := NewPlan(image.index, seeds, PlanOptions{Gap: -2}); !errors.Is(err, ErrPlan) {
 		t.Errorf("a gap of -2: %v", err)
 	}
@@ -323,22 +331,16 @@ func TestSeedsRefuseWhatTheyCannotHold(t *testing.T) {
 
 	image := encode(t, golden(), Options{Params: anywhere()})
 
-	seeds, err := NewSeeds(image.index)
-	if err != nil {
-		t.Fatal(err)
-	}
+	seeds := NewSeeds(image.index)
+	empty := survey(t, anywhere(), 0, nil)
 
-	if _, err := seeds.Scan(t.Context(), "broken", iotest.ErrReader(errTest)); !errors.Is(err, errTest) {
-		t.Errorf("a seed that cannot be read: %v", err)
-	}
-
-	for range MaxSeeds - 1 {
-		if _, err := seeds.Scan(t.Context(), "empty", bytes.NewReader(nil)); err != nil {
+	for range MaxSeeds {
+		if _, err := seeds.Add(empty); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	if _, err := seeds.Scan(t.Context(), "one more", bytes.NewReader(nil)); !errors.Is(err, ErrSeed) {
+	if _, err := seeds.Add(empty); !errors.Is(err, ErrSeed) {
 		t.Errorf("one seed too many: %v", err)
 	}
 }
@@ -352,8 +354,8 @@ func TestIDsOfOtherLengthsAreAccidents(t *testing.T) {
 	index.add(1000, IDOf(noise(16, 1000)))
 	index.endFrame(3000)
 
-	seeds, _ := NewSeeds(index)
-	if _, err := seeds.Scan(t.Context(), "short", bytes.NewReader(noise(16, 1000))); err != nil {
+	seeds := NewSeeds(index)
+	if _, err := seeds.Add(survey(t, anywhere(), 0, noise(16, 1000))); err != nil {
 		t.Fatal(err)
 	}
 
@@ -399,10 +401,7 @@ func TestSeedsOfTwoGiBAreSmall(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 
-	seeds, err := NewSeeds(index)
-	if err != nil {
-		t.Fatal(err)
-	}
+	seeds := NewSeeds(index)
 
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -418,7 +417,7 @@ func TestSeedsOfTwoGiBAreSmall(t *testing.T) {
 
 func BenchmarkPlan(b *testing.B) {
 	index := large()
-	seeds, _ := NewSeeds(index)
+	seeds := NewSeeds(index)
 
 	b.ReportAllocs()
 

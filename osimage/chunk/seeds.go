@@ -2,10 +2,8 @@ package chunk
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sort"
 )
@@ -19,14 +17,13 @@ const (
 	bucketBits = 16
 )
 
-// ErrSeed is returned for a seed that is too large or one too many.
+// ErrSeed is returned for a seed that is one too many.
 var ErrSeed = errors.New("seed cannot be used")
 
 // Seeds collects where chunks of one content can be had without the network. It holds 21 bytes for each chunk of that
 // content, however large and however many the seeds are: 11 MiB for 2 GiB in chunks of 4 KiB.
 type Seeds struct {
-	index   *Index
-	chunker *Chunker
+	index *Index
 	// order has the numbers of all chunks that are not zero, by id and then number. buckets are where each prefix of ids
 	// begins in it.
 	order   []uint32
@@ -36,20 +33,15 @@ type Seeds struct {
 	elsewhere, here []uint64
 	// kept has a bit for each chunk that is on the target already, where it shall be.
 	kept []uint64
-	// scanned is the number of seeds.
-	scanned int
+	// added is the number of seeds.
+	added int
 }
 
 // NewSeeds makes an empty collection for a content.
-func NewSeeds(index *Index) (*Seeds, error) {
-	chunker, err := NewChunker(index.Params())
-	if err != nil {
-		return nil, err
-	}
-
+func NewSeeds(index *Index) *Seeds {
 	count := index.Chunks()
 	seeds := &Seeds{
-		index: index, chunker: chunker, order: make([]uint32, 0, count), buckets: make([]uint32, 1<<bucketBits+1),
+		index: index, order: make([]uint32, 0, count), buckets: make([]uint32, 1<<bucketBits+1),
 		elsewhere: make([]uint64, count), here: make([]uint64, count), kept: make([]uint64, (count+63)/64),
 	}
 
@@ -71,74 +63,57 @@ func NewSeeds(index *Index) (*Seeds, error) {
 		seeds.buckets[bucket+1] += seeds.buckets[bucket]
 	}
 
-	return seeds, nil
+	return seeds
 }
 
 func bucketOf(id ID) int {
 	return int(id >> (64 - bucketBits))
 }
 
-// Scan cuts a seed that does not change while the plan is carried out, such as the running slot, and notes what of the
-// content it has. It returns the seed's number in Step.Seed. What was found until an error stays usable. The reader should
-// end where the seed's content does, if that is known: what follows it hides the last chunk.
-func (s *Seeds) Scan(ctx context.Context, name string, reader io.Reader) (int, error) {
-	number := s.scanned
+// Add notes what of the content a seed has that does not change while the plan is carried out, such as the running slot. It
+// returns the seed's number in Step.Seed, or ErrSeed for one too many. A census by other parameters has nothing.
+func (s *Seeds) Add(census *Census) (int, error) {
+	number := s.added
 	if number == MaxSeeds {
-		return 0, fmt.Errorf("%w: %s: more than %d seeds", ErrSeed, name, MaxSeeds)
+		return 0, fmt.Errorf("%w: more than %d seeds", ErrSeed, MaxSeeds)
 	}
 
-	s.scanned++
+	s.added++
 
-	return number, s.scan(ctx, name, reader, 0, func(first int, offset int64) {
+	s.look(census, func(first int, offset int64) {
 		if s.elsewhere[first] == 0 {
 			s.elsewhere[first] = uint64(number)<<offsetBits | uint64(offset) + 1 //nolint:gosec // Never negative.
 		}
 	})
+
+	return number, nil
 }
 
-// ScanTarget cuts what the target holds before it is written: an old content, or the beginning that an interrupted writing
-// left and what is old after it. Its first byte is where the content shall begin; it may be longer or shorter.
-func (s *Seeds) ScanTarget(ctx context.Context, reader io.Reader) error {
-	note := func(first int, offset int64) {
+// AddTarget notes what the target holds before it is written: an old content, or the beginning that an interrupted writing
+// left and what is old after it. Its byte 0 is where the content shall begin; it may be longer or shorter.
+func (s *Seeds) AddTarget(census *Census) {
+	s.look(census, func(first int, offset int64) {
 		s.here[first] = uint64(offset) + 1 //nolint:gosec // Never negative.
 
 		if chunk, ok := s.at(first, offset); ok {
 			s.kept[chunk/64] |= 1 << (chunk % 64)
 		}
-	}
-
-	// A content that was written already ends here, in the middle of what a larger target holds.
-	end := s.index.RawSize()
-	if err := s.scan(ctx, "the target", io.LimitReader(reader, end), 0, note); err != nil {
-		return err
-	}
-
-	return s.scan(ctx, "the target", reader, end, note)
+	})
 }
 
-// scan cuts what begins at byte start of the seed.
-func (s *Seeds) scan(
-	ctx context.Context, name string, reader io.Reader, start int64, found func(first int, offset int64),
-) error {
-	err := s.chunker.Split(ctx, reader, func(offset int64, data []byte) error {
-		offset += start
-		if offset >= 1<<offsetBits-1 {
-			return fmt.Errorf("%w: more than %d bytes", ErrSeed, int64(1)<<offsetBits)
-		}
-
-		first, ok := s.first(IDOf(data))
-		// An id of another length is an accident.
-		if ok && s.index.Chunk(first).Length == int64(len(data)) {
-			found(first, offset)
-		}
-
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("looking for chunks in %s: %w", name, err)
+// look calls for each chunk of a census that the content has too, with the number of the content's first such chunk.
+func (s *Seeds) look(census *Census, found func(first int, offset int64)) {
+	if census.params != s.index.params {
+		return
 	}
 
-	return nil
+	census.each(func(chunk Chunk) {
+		first, ok := s.first(chunk.ID)
+		// An id of another length is an accident.
+		if ok && s.index.Chunk(first).Length == chunk.Length {
+			found(first, chunk.Offset)
+		}
+	})
 }
 
 // first returns the first chunk with an id.
