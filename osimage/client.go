@@ -1,6 +1,7 @@
 package osimage
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -111,6 +112,11 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 
 // Image resolves a reference like Resolve and gives access to the image's contents.
 func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
+	return c.image(ctx, reference, c.architecture)
+}
+
+// image is that of an architecture, "" for what this machine is in an index, and for any elsewhere.
+func (c *Client) image(ctx context.Context, reference, architecture string) (*Image, error) {
 	parsed, err := c.parse(reference)
 	if err != nil {
 		return nil, err
@@ -124,7 +130,7 @@ func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
 	digests := []string{descriptor.Digest.String()}
 
 	if descriptor.MediaType == types.OCIImageIndex {
-		parsed, descriptor, err = c.fromIndex(ctx, parsed, descriptor)
+		parsed, descriptor, err = c.fromIndex(ctx, parsed, descriptor, cmp.Or(architecture, runtime.GOARCH))
 		if err != nil {
 			return nil, err
 		}
@@ -152,8 +158,8 @@ func (c *Client) Image(ctx context.Context, reference string) (*Image, error) {
 		return nil, err
 	}
 
-	if c.architecture != "" && image.config.Architecture != c.architecture {
-		return nil, wrongArchitecture(reference, image.config.Architecture, c.architecture)
+	if architecture != "" && image.config.Architecture != architecture {
+		return nil, wrongArchitecture(reference, image.config.Architecture, architecture)
 	}
 
 	return image, nil
@@ -227,17 +233,12 @@ func (c *Client) get(ctx context.Context, reference name.Reference) (*remote.Des
 
 // fromIndex picks the image of the wanted architecture.
 func (c *Client) fromIndex(
-	ctx context.Context, reference name.Reference, index *remote.Descriptor,
+	ctx context.Context, reference name.Reference, index *remote.Descriptor, wanted string,
 ) (name.Reference, *remote.Descriptor, error) {
 	var manifest v1.IndexManifest
 
 	if err := json.Unmarshal(index.Manifest, &manifest); err != nil {
 		return nil, nil, notAnImage(reference.Name(), "the index cannot be read", err)
-	}
-
-	wanted := c.architecture
-	if wanted == "" {
-		wanted = runtime.GOARCH
 	}
 
 	chosen, found, err := c.chooseForeign(reference.Name(), &manifest, wanted)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,6 +114,79 @@ func TestIndex(t *testing.T) {
 				t.Errorf("got %+v, %v", resolved, err)
 			case test.want != nil && (!errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says)):
 				t.Errorf("got %v, want %v that names %q", err, test.want, test.says)
+			}
+		})
+	}
+}
+
+// A release is for machines of all architectures: an index stays one, as long as its images are of one version.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	digests := map[string]string{}
+
+	for tag, version := range map[string]string{"amd64": "1.1.0", "arm64": "1.1.0", "newer": "1.2.0"} {
+		parts := someContents()
+		parts[osimage.RoleUKI] = []byte("uki for " + tag)
+
+		input := spec(t, parts)
+		input.Architecture, input.Version = strings.ReplaceAll(tag, "newer", "arm64"), version
+
+		dir := t.TempDir()
+		if _, err := osimage.Build(t.Context(), dir, input); err != nil {
+			t.Fatal(err)
+		}
+
+		pushed, err := registry.client(t).Push(background(t), dir, "", registry.reference(tag), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		digests[tag] = pushed.Digest
+	}
+
+	pushIndex(t, registry, "both", map[string]string{"amd64": "amd64", "arm64": "arm64"})
+	pushIndex(t, registry, "another", map[string]string{"arm64": "arm64"})
+	pushIndex(t, registry, "torn", map[string]string{"amd64": "amd64", "newer": "arm64"})
+	pushIndex(t, registry, "mislabelled", map[string]string{"amd64": "arm64"})
+	pushIndex(t, registry, "none", nil)
+
+	for _, test := range []struct {
+		tag           string
+		architectures []string
+		want          error
+		says          string
+	}{
+		{"both", []string{"amd64", "arm64"}, nil, ""},
+		{"another", []string{"arm64"}, nil, ""},
+		{"arm64", []string{"arm64"}, nil, ""},
+		{"torn", nil, osimage.ErrNotAnImage, "labos_1.2.0, that for amd64 is labos_1.1.0"},
+		{"mislabelled", nil, osimage.ErrWrongArchitecture, "amd64"},
+		{"none", nil, osimage.ErrNotAnImage, "index"},
+	} {
+		t.Run(test.tag, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := registry.client(t).Release(background(t), registry.reference(test.tag))
+			if test.want != nil {
+				if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) {
+					t.Errorf("got %v, want %v that says %q", err, test.want, test.says)
+				}
+
+				return
+			}
+
+			if err != nil || got.Version != "1.1.0" || !slices.Equal(got.Architectures, test.architectures) ||
+				!strings.HasSuffix(got.Reference, "@"+got.Digest) || len(got.Architectures) > 1 && got.Digest == digests["amd64"] {
+				t.Errorf("got %+v, %v", got, err)
+			}
+
+			for _, architecture := range test.architectures {
+				image, err := registry.client(t, osimage.WithArchitecture(architecture)).Image(background(t), got.Reference)
+				if err != nil || image.Digest() != digests[architecture] {
+					t.Errorf("a machine of %s finds %v, %v", architecture, image, err)
+				}
 			}
 		})
 	}

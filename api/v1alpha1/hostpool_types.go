@@ -237,7 +237,7 @@ type HostPoolStatus struct {
 type ResolvedRelease struct {
 	// Image is the spec value that was resolved.
 	Image string `json:"image"`
-	// Digest is the manifest digest that it had, "sha256:…".
+	// Digest is the digest of the image, or of the index of images, that it had: "sha256:…".
 	Digest string `json:"digest"`
 	// Version is the version in the image's config.
 	Version string `json:"version"`
@@ -250,7 +250,7 @@ type ResolvedRelease struct {
 
 // PoisonedRelease is an image that failed on a node.
 type PoisonedRelease struct {
-	// Digest is the manifest digest.
+	// Digest is that of the image, or of the index of images for several architectures.
 	Digest string `json:"digest"`
 	// Version is the image's version.
 	// +optional

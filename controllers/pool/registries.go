@@ -24,7 +24,8 @@ type Registries struct {
 
 var _ Resolver = Registries{}
 
-// Resolve implements Resolver. What is verified is the digest that the nodes are told, not the index that may lead to it.
+// Resolve implements Resolver. What is verified is the digest that the nodes are told; what is signed for one architecture
+// only is refused for all.
 func (r Registries) Resolve(ctx context.Context, request ImageRequest) (Image, error) {
 	options, err := r.options(ctx, request)
 	if err != nil {
@@ -38,16 +39,16 @@ func (r Registries) Resolve(ctx context.Context, request ImageRequest) (Image, e
 		return Image{}, err
 	}
 
-	return Image{Digest: found.Digest, Version: found.Config.Version, Signature: found.Signature}, nil
+	return Image{Digest: found.Digest, Version: found.Version, Signature: found.Signature}, nil
 }
 
-func resolveWith(ctx context.Context, reference string, options ...osimage.Option) (osimage.Resolved, error) {
+func resolveWith(ctx context.Context, reference string, options ...osimage.Option) (osimage.Release, error) {
 	client, err := osimage.NewClient(options...)
 	if err != nil {
-		return osimage.Resolved{}, err
+		return osimage.Release{}, err
 	}
 
-	return client.Resolve(ctx, reference)
+	return client.Release(ctx, reference)
 }
 
 func (r Registries) options(ctx context.Context, request ImageRequest) ([]osimage.Option, error) {

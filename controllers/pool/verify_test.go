@@ -297,20 +297,27 @@ func TestATagThatMovesBetween(t *testing.T) {
 	}
 }
 
-// Nodes are told the digest of the image and never see the index: a signature over the index alone would have each of them
-// refuse what the controller had let pass.
-func TestASignatureOverTheIndexIsNoneOverTheImage(t *testing.T) {
+// Nodes are told the digest of the index, and take the image for their architecture from it: a signature over the index, or
+// over the image in it, is what they and the controller ask for.
+func TestAnIndexStaysAnIndex(t *testing.T) {
 	t.Parallel()
-	key, repository := signedimage.NewSigner(t), signedimage.New(t)
-	image := repository.Push(t, "image", "1.1.0")
-	repository.Sign(t, repository.Index(t, "stable", image), key)
-	request := ImageRequest{Image: repository.Reference("stable"), Policy: required(t, key), CA: certificate(repository)}
-	if found, err := (Registries{}).Resolve(t.Context(), request); !errors.Is(err, osimage.ErrUntrusted) {
-		t.Errorf("the index alone is signed: got %+v, %v", found, err)
-	}
-	repository.Sign(t, image, key)
-	found, err := Registries{}.Resolve(t.Context(), request)
-	if err != nil || !strings.HasSuffix(image, found.Digest) || found.Signature.Digest != found.Digest {
-		t.Errorf("the image is signed, too: got %+v, %v", found, err)
+	for _, signed := range []string{"nothing", "index", "image"} {
+		key, repository := signedimage.NewSigner(t), signedimage.New(t)
+		image := repository.Push(t, "image", "1.1.0")
+		index := repository.Index(t, "stable", image)
+		request := ImageRequest{Image: repository.Reference("stable"), Policy: required(t, key), CA: certificate(repository)}
+		if signed == "nothing" {
+			if found, err := (Registries{}).Resolve(t.Context(), request); !errors.Is(err, osimage.ErrUntrusted) {
+				t.Errorf("nothing is signed: got %+v, %v", found, err)
+			}
+
+			continue
+		}
+		reference := map[string]string{"index": index, "image": image}[signed]
+		repository.Sign(t, reference, key)
+		found, err := Registries{}.Resolve(t.Context(), request)
+		if err != nil || !strings.HasSuffix(index, found.Digest) || !strings.HasSuffix(reference, found.Signature.Digest) {
+			t.Errorf("the %s is signed: got %+v, %v", signed, found, err)
+		}
 	}
 }
