@@ -74,6 +74,7 @@ generated: generate
 .PHONY: bench
 bench: build ## Print the figures of docs/measurements.md that need no machine
 	hack/bench/staging.sh
+	hack/bench/memory.sh
 
 .PHONY: bench-delta
 bench-delta: ## Measure what updates of real Debian images move, beside other tools; takes long
