@@ -76,6 +76,10 @@ bench: build ## Print the figures of docs/measurements.md that need no machine
 	hack/bench/staging.sh
 	hack/bench/memory.sh
 
+.PHONY: fuzz
+fuzz: ## Fuzz every parser, FUZZTIME each (default 1m)
+	hack/fuzz.sh
+
 .PHONY: bench-delta
 bench-delta: ## Measure what updates of real Debian images move, beside other tools; takes long
 	go run ./hack/deltabench pairs $(LAB_CACHE)/delta
