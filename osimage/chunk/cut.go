@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"math/bits"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // Chunker cuts by FastCDC's rule (Xia et al., USENIX ATC 2016): a gear hash over the last 64 bytes, a strict mask up to
@@ -153,14 +155,14 @@ func zeroRun(data []byte) int {
 	return run
 }
 
-// ID names the bytes of a chunk: the first 64 bits of their SHA-256, and zero for a chunk of zeros only.
+// ID names the bytes of a chunk: their XXH64 with the seed 0, and zero for a chunk of zeros only.
 //
-// Why 64 bits are enough, and each more is 0.02 % of the image: an id only finds candidates. That two of 2^19 chunks on
-// each side share one by accident happens once in 2^26 updates. Somebody who can choose the bytes of a package can make two
-// chunks with one id (2^32 tries), and a registry that lies can look for a chunk with the id of any of them (2^45 tries).
-// In each case the medium then holds something else than the signed SHA-256 of the whole content says, it does not become
-// bootable, and the content is fetched in full. Nothing is won but that one full download, which a registry that lies can
-// have for less.
+// Why that is enough, and each bit more is 0.02 % of the image: an id only finds candidates. That two of 2^19 chunks on
+// each side share one by accident happens once in 2^26 updates. Somebody who can choose the bytes of a package, or a registry
+// that lies, can make two chunks with one id at will. In each case the medium then holds something else than the signed
+// SHA-256 of the whole content says, it does not become bootable, and the content is fetched in full. Nothing is won but
+// that one full download, which a registry that lies can have for less. A cryptographic hash would not change that, and
+// would cost a node that serves several times as much of its processors: it reads its whole slot for each update.
 type ID uint64
 
 // IDOf computes the id of a chunk.
@@ -169,10 +171,8 @@ func IDOf(data []byte) ID {
 		return 0
 	}
 
-	sum := sha256.Sum256(data)
-
 	// Zero is taken.
-	return max(ID(binary.BigEndian.Uint64(sum[:idSize])), 1)
+	return max(ID(xxhash.Sum64(data)), 1)
 }
 
 const idSize = 8

@@ -6,7 +6,7 @@
 // for each byte of the new content where it comes from.
 //
 // The package is pure: it neither opens devices nor speaks to registries. It does not decide that a content is right
-// either. An id is 64 bits of a SHA-256, good for finding candidates; what counts is the signed SHA-256 of the whole raw
+// either. An id is a fast hash of 64 bits, good for finding candidates; what counts is the signed SHA-256 of the whole raw
 // content, read back from the medium. See ID for what that means against accidents and against an enemy.
 //
 // The cutting rule is part of the format: Cut must give the same lengths for ever, or else the two sides of an update by
