@@ -49,26 +49,22 @@ func (r *Run) command(ctx context.Context, node, command string) (string, error)
 	return strings.TrimSpace(output), err
 }
 
-// slowAgent gives the agent a fifth of a processor until the machine boots anew or hurryAgent is called, so that
-// staging takes long enough for something to happen in its middle. An emulated machine is slow enough: it stages for
-// one to four minutes.
+// slowAgent gives the agent a part of a processor until the machine boots anew or hurryAgent is called, so that staging
+// takes long enough for something to happen in its middle. Unhindered it takes half a minute in an emulated machine.
 func slowAgent(node string) func(ctx context.Context, run *Run) error {
 	return func(ctx context.Context, run *Run) error {
-		if !run.Lab.Accelerated() {
-			return nil
+		quota := "40%"
+		if run.Lab.Accelerated() {
+			quota = "10%"
 		}
 
-		_, err := run.command(ctx, node, "systemctl set-property --runtime "+agentUnit+" CPUQuota=20%")
+		_, err := run.command(ctx, node, "systemctl set-property --runtime "+agentUnit+" CPUQuota="+quota)
 
 		return err
 	}
 }
 
 func hurryAgent(ctx context.Context, run *Run, node string) error {
-	if !run.Lab.Accelerated() {
-		return nil
-	}
-
 	_, err := run.command(ctx, node, "systemctl set-property --runtime "+agentUnit+" CPUQuota=")
 
 	return err

@@ -37,8 +37,8 @@ func heldUpDrain() Incident {
 
 // powerCut is a machine whose plug is pulled in the middle of staging.
 func powerCut(node string) Incident {
-	// cutFrom is past the first sync of the slot, 64 MiB, and cutTo well before the end.
-	const cutFrom, cutTo = 40, 80
+	// The agent tells of each fifth when it can. By the time that the first is seen more is written.
+	const cutFrom, cutTo = 20, 90
 
 	return Incident{
 		Name:   "power cut in the middle of staging",
@@ -55,8 +55,7 @@ func powerCut(node string) Incident {
 // agentKilled is an agent that dies twice: while it is staging, and when it has armed the slot and the machine does not
 // reboot yet.
 func agentKilled(node string) Incident {
-	// killFrom is past the first sync of the slot.
-	const killFrom, killTo = 30, 90
+	const killFrom, killTo = 20, 90
 
 	return Incident{
 		Name:   "agent killed while staging, and between arm and reboot",
