@@ -208,9 +208,9 @@ set_up_rauc() {
 
 has_nbd() {
 	if grep -q nbd /proc/devices && [ -e /dev/mapper/control ]; then
-		echo "which this script leaves out"
+		echo "and this script leaves that out"
 	else
-		echo "which this kernel has not both"
+		echo "and this kernel lacks one"
 	fi
 }
 
