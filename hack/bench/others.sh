@@ -210,7 +210,7 @@ has_nbd() {
 	if grep -q nbd /proc/devices && [ -e /dev/mapper/control ]; then
 		echo "and this script leaves that out"
 	else
-		echo "and this kernel lacks one"
+		echo "of which this kernel lacks at least one"
 	fi
 }
 
