@@ -39,7 +39,8 @@ check: generated lint ## Check generated files, modules and style
 
 .PHONY: unit
 unit: packages lab-tools ## Run the tests that boot no operating system
-	go test -timeout 20m ./... -skip '^TestScenarios$$'
+	@# One package more than processors: some wait most of the time, for emulators and for seconds to pass.
+	go test -p $$(($$(nproc) + 1)) -timeout 20m ./... -skip '^TestScenarios$$'
 
 .PHONY: e2e
 e2e: packages build lab-tools ## Run the end-to-end scenarios on virtual machines; STAYPUT_E2E=REGEXP plays some
@@ -75,6 +76,10 @@ generated: generate
 bench: build ## Print the figures of docs/measurements.md that need no machine
 	hack/bench/staging.sh
 	hack/bench/memory.sh
+
+.PHONY: bench-others
+bench-others: ## Measure staging beside RAUC, systemd-sysupdate and casync; needs root and what the script names
+	hack/bench/others.sh
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser, FUZZTIME each (default 1m)
