@@ -72,12 +72,16 @@ func TestOutlineIsCompleted(t *testing.T) {
 func TestOutlineLearnsMost(t *testing.T) {
 	t.Parallel()
 
-	for name, params := range map[string]Params{"blocks": blocks(), "anywhere": anywhere()} {
+	erofs := append(make([]byte, 1024), "\xe2\xe1\xf5\xe0"...)
+
+	for name, params := range map[string]Params{
+		"blocks": blocks(), "anywhere": anywhere(), "blocks of 2 GiB": ParamsFor(erofs, 2<<30),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			raw := noise(3, 16<<20)
-			old := slices.Insert(slices.Clone(raw), 5<<20, noise(4, 8192)...)
+			old := slices.Insert(slices.Clone(raw), 5<<20, noise(4, 4096)...)
 			image := encode(t, raw, Options{Params: params})
 
 			_, fetched := complete(t, image, 0, survey(t, params, 0, old))

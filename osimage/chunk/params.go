@@ -49,8 +49,8 @@ func (p Params) Validate() error {
 }
 
 const (
-	// wantedChunks bounds what index and seeds cost: below 32 MiB of memory, whatever the size of the content.
-	wantedChunks = 1 << 19
+	// wantedChunks bounds what index, seeds and censuses cost: about 20 MiB of memory, whatever the size of the content.
+	wantedChunks = 1 << 18
 	blockSize    = 4096
 )
 
@@ -63,8 +63,13 @@ func ParamsFor(head []byte, size int64) Params {
 		params = Params{Min: blockSize, Avg: blockSize, Max: blockSize, Align: blockSize}
 	}
 
+	// Blocks stay cut at any of their borders: at every second one, all behind a file that has grown by one is new.
 	for size/int64(params.Avg) > wantedChunks && params.Max < greatestChunk {
-		params.Min, params.Avg, params.Max = 2*params.Min, 2*params.Avg, 2*params.Max
+		params.Avg, params.Max = 2*params.Avg, 2*params.Max
+
+		if params.Align == 1 {
+			params.Min *= 2
+		}
 	}
 
 	return params
