@@ -61,6 +61,29 @@ func pushIndex(t *testing.T, f *faults, tag string, architectures map[string]str
 	}
 }
 
+// pushFor puts an image under a tag, and returns its digest.
+func pushFor(t *testing.T, f *faults, tag, architecture, version string) string {
+	t.Helper()
+
+	parts := someContents()
+	parts[osimage.RoleUKI] = []byte("uki for " + tag)
+
+	input := spec(t, parts)
+	input.Architecture, input.Version = architecture, version
+
+	dir := t.TempDir()
+	if _, err := osimage.Build(t.Context(), dir, input); err != nil {
+		t.Fatal(err)
+	}
+
+	pushed, err := f.client(t).Push(background(t), dir, "", f.reference(tag), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return pushed.Digest
+}
+
 func TestIndex(t *testing.T) {
 	t.Parallel()
 
@@ -68,23 +91,7 @@ func TestIndex(t *testing.T) {
 	digests := map[string]string{}
 
 	for _, architecture := range osimage.Architectures() {
-		parts := someContents()
-		parts[osimage.RoleUKI] = []byte("uki for " + architecture)
-
-		input := spec(t, parts)
-		input.Architecture = architecture
-
-		dir := t.TempDir()
-		if _, err := osimage.Build(t.Context(), dir, input); err != nil {
-			t.Fatal(err)
-		}
-
-		pushed, err := registry.client(t).Push(background(t), dir, "", registry.reference(architecture), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		digests[architecture] = pushed.Digest
+		digests[architecture] = pushFor(t, registry, architecture, architecture, "1.1.0")
 	}
 
 	pushIndex(t, registry, "both", map[string]string{"amd64": "amd64", "arm64": "arm64"})
@@ -127,23 +134,7 @@ func TestRelease(t *testing.T) {
 	digests := map[string]string{}
 
 	for tag, version := range map[string]string{"amd64": "1.1.0", "arm64": "1.1.0", "newer": "1.2.0"} {
-		parts := someContents()
-		parts[osimage.RoleUKI] = []byte("uki for " + tag)
-
-		input := spec(t, parts)
-		input.Architecture, input.Version = strings.ReplaceAll(tag, "newer", "arm64"), version
-
-		dir := t.TempDir()
-		if _, err := osimage.Build(t.Context(), dir, input); err != nil {
-			t.Fatal(err)
-		}
-
-		pushed, err := registry.client(t).Push(background(t), dir, "", registry.reference(tag), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		digests[tag] = pushed.Digest
+		digests[tag] = pushFor(t, registry, tag, strings.ReplaceAll(tag, "newer", "arm64"), version)
 	}
 
 	pushIndex(t, registry, "both", map[string]string{"amd64": "amd64", "arm64": "arm64"})

@@ -28,8 +28,8 @@ type Signable struct {
 	Name string
 	// Artifact is the manifest or index that the reference means.
 	Artifact v1.Descriptor
-	// Images are those that an index names, with their platforms. A machine is told the digest of one of these, so each
-	// has to be signed by itself.
+	// Images are those that an index names, with their platforms. Each can be named by its own digest, and then needs a
+	// signature of its own.
 	Images []v1.Descriptor
 	// Signatures is where its signatures are.
 	Signatures SignatureStore

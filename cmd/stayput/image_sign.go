@@ -50,7 +50,7 @@ The password of an encrypted key comes from --password-file, from the variable C
 
 The signature goes to the tag sha256-….sig beside the image, which all versions of cosign verify, or with --bundle into a
 sigstore bundle that refers to the image, which cosign has made since v3. Signatures of others stay. Where IMAGE means an
-index, the index and each image in it are signed, since machines are told the digest of one image. Any other OCI artifact
+index, the index and each image in it are signed, so that an image can be named by its own digest, too. Any other OCI artifact
 can be signed, too. Nothing is sent to a transparency log.`,
 		Example: `  stayput image sign registry.example/os/node:1.1.0 --key cosign.key
   stayput image sign ./image --key release.pem --identity registry.example/os/node`,

@@ -89,32 +89,25 @@ func (r *Repository) Push(tb testing.TB, tag, version string) string {
 func (r *Repository) Index(tb testing.TB, tag, image string) string {
 	tb.Helper()
 
-	store, err := r.client.Signatures(image)
-	trusttest.Must(tb, err)
-
-	repository, digest, _ := strings.Cut(image, "@")
-	manifest, err := store.Manifest(tb.Context(), digest)
-	trusttest.Must(tb, err)
-
-	hash, err := v1.NewHash(digest)
-	trusttest.Must(tb, err)
+	store, entry := r.find(tb, image)
+	entry.ArtifactType = osimage.ArtifactType
+	entry.Platform = &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 
 	data := trusttest.Marshal(tb, v1.IndexManifest{
 		SchemaVersion: 2, MediaType: types.OCIImageIndex,
-		Manifests: []v1.Descriptor{{
-			MediaType: types.OCIManifestSchema1, ArtifactType: osimage.ArtifactType, Digest: hash,
-			Size: int64(len(manifest.Bytes)), Platform: &v1.Platform{OS: "linux", Architecture: runtime.GOARCH},
-		}},
+		Manifests: []v1.Descriptor{entry},
 	})
 	trusttest.Must(tb, store.Add(tb.Context(), trust.Update{Manifests: []trust.NewManifest{{
 		Tag: tag, Descriptor: v1.Descriptor{MediaType: types.OCIImageIndex}, Bytes: data,
 	}}}))
 
+	repository, _, _ := strings.Cut(image, "@")
+
 	return repository + "@" + trust.DigestOf(data)
 }
 
-// Sign signs the image or the index of a reference by digest.
-func (r *Repository) Sign(tb testing.TB, reference string, by Signer) {
+// find returns where a reference by digest has its signatures, and what it names.
+func (r *Repository) find(tb testing.TB, reference string) (osimage.SignatureStore, v1.Descriptor) {
 	tb.Helper()
 
 	store, err := r.client.Signatures(reference)
@@ -127,9 +120,17 @@ func (r *Repository) Sign(tb testing.TB, reference string, by Signer) {
 	hash, err := v1.NewHash(digest)
 	trusttest.Must(tb, err)
 
+	return store, v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: hash, Size: int64(len(manifest.Bytes))}
+}
+
+// Sign signs the image or the index of a reference by digest.
+func (r *Repository) Sign(tb testing.TB, reference string, by Signer) {
+	tb.Helper()
+
+	store, artifact := r.find(tb, reference)
+
 	update, err := by.Tag(tb.Context(), store, sign.Artifact{
-		Name:       "registry.example/os/labos",
-		Descriptor: v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: hash, Size: int64(len(manifest.Bytes))},
+		Name: "registry.example/os/labos", Descriptor: artifact,
 	})
 	trusttest.Must(tb, err)
 	trusttest.Must(tb, store.Add(tb.Context(), update))
