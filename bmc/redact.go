@@ -38,14 +38,14 @@ func NewRedactor(credentials Credentials, more ...string) Redactor {
 	if credentials.Password != "" {
 		secrets = append(secrets, credentials.Password)
 	}
-	forms := map[string]bool{}
+	forms := map[string]int{}
 	for _, secret := range secrets {
 		addForms(forms, secret, nestedForms)
 	}
 	if credentials.Password != "" {
 		pair := []byte(credentials.Username + ":" + credentials.Password)
 		for _, encoding := range encodings() {
-			forms[encoding.EncodeToString(pair)] = true
+			forms[encoding.EncodeToString(pair)] = 0
 		}
 	}
 	r := Redactor{byFirst: map[byte][]string{}}
@@ -65,12 +65,13 @@ func encodings() []*base64.Encoding {
 	return []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding}
 }
 
-// addForms adds a secret, and what encodings make of it.
-func addForms(forms map[string]bool, secret string, depth int) {
-	if secret == "" || forms[secret] && depth < nestedForms {
+// addForms adds a secret, and what encodings make of it, depth of them one in another. Of each form it keeps how deep it was
+// followed: one way may come to a form with nothing left, and a shorter way later.
+func addForms(forms map[string]int, secret string, depth int) {
+	if followed, known := forms[secret]; secret == "" || known && followed >= depth {
 		return
 	}
-	forms[secret] = true
+	forms[secret] = depth
 	if depth == 0 {
 		return
 	}
