@@ -250,7 +250,12 @@ set_up_sysupdate() {
 	mkdir -p "$apt"/etc/apt/{sources.list.d,apt.conf.d,preferences.d} "$apt/var/lib/apt/lists/partial" \
 		"$apt/var/cache/apt/archives/partial" "$root"
 	: >"$apt/status"
-	printf '%s\n' "Types: deb" "URIs: http://deb.debian.org/debian" "Suites: $suite" "Components: main" \
+	local mirror
+	if ! mirror=$(hack/debian-mirror.sh Debian 2>&1); then
+		skipped[sysupdate]=$mirror
+		return
+	fi
+	printf '%s\n' "Types: deb" "URIs: $mirror" "Suites: $suite" "Components: main" \
 		"Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg" >"$apt/etc/apt/sources.list.d/debian.sources"
 
 	# systemd opens libcurl when it needs it, so its package only recommends that.

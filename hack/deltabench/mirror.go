@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/stayput-dev/stayput/test/lab/tools"
 )
 
 //go:embed packages.txt
@@ -133,11 +135,18 @@ func (m *mirror) update(ctx context.Context, name, suite, suites string, updated
 		return nil
 	}
 
-	const keys = "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+	sources, err := repository(ctx, "Debian", suites)
+	if err != nil {
+		return err
+	}
 
-	sources := "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: " + suites + "\nComponents: main\n" + keys
 	if updated {
-		sources += "\nTypes: deb\nURIs: http://deb.debian.org/debian-security\nSuites: " + suite + "-security\nComponents: main\n" + keys
+		security, err := repository(ctx, "Debian-Security", suite+"-security")
+		if err != nil {
+			return err
+		}
+
+		sources += security
 	}
 
 	for _, dir := range []string{
@@ -149,7 +158,7 @@ func (m *mirror) update(ctx context.Context, name, suite, suites string, updated
 		}
 	}
 
-	err := errors.Join(
+	err = errors.Join(
 		os.WriteFile(filepath.Join(root, "status"), nil, 0o600),
 		os.WriteFile(filepath.Join(root, "etc/apt/sources.list.d/debian.sources"), []byte(sources), 0o600),
 	)
@@ -162,6 +171,26 @@ func (m *mirror) update(ctx context.Context, name, suite, suites string, updated
 	}
 
 	return os.WriteFile(filepath.Join(root, "updated"), nil, 0o600)
+}
+
+// repository is an entry of apt's sources, from the mirror that this machine fetches from.
+func repository(ctx context.Context, label, suites string) (string, error) {
+	root, err := tools.RepositoryRoot()
+	if err != nil {
+		return "", err
+	}
+
+	address, err := exec.CommandContext(ctx, filepath.Join(root, "hack", "debian-mirror.sh"), label).Output()
+	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+
+		return "", fmt.Errorf("finding the mirror: %w", err)
+	}
+
+	return "Types: deb\nURIs: " + strings.TrimSpace(string(address)) + "\nSuites: " + suites +
+		"\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n", nil
 }
 
 // known are the packages of packages.txt that the suite has.
