@@ -20,8 +20,12 @@ import (
 // titleAnnotation is the file name of a layer (OCI image-spec, annotations).
 const titleAnnotation = "org.opencontainers.image.title"
 
-// maxEncoders bounds the goroutines that compress, and with them the memory: see chunk.Options.
-const maxEncoders = 2
+// maxEncoders bounds the goroutines that compress, and with them the memory: see chunk.Options. One for less than bytesPerEncoder
+// would take longer to begin than it saves.
+const (
+	maxEncoders     = 8
+	bytesPerEncoder = 8 << 20
+)
 
 // BuildSpec says what an image is made of.
 type BuildSpec struct {
@@ -230,7 +234,8 @@ func compress(
 	head = head[:count]
 
 	return chunk.Encode(ctx, io.LimitReader(io.MultiReader(bytes.NewReader(head), input), size+1), output, chunk.Options{
-		Params: chunk.ParamsFor(head, size), Concurrency: min(runtime.GOMAXPROCS(0), maxEncoders), Progress: progress,
+		Params: chunk.ParamsFor(head, size), Progress: progress,
+		Concurrency: int(min(int64(runtime.GOMAXPROCS(0)), maxEncoders, 1+size/bytesPerEncoder)),
 	})
 }
 

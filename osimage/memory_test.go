@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,8 +25,9 @@ const (
 	bigSize, bigRandom = 512, 96
 	sizeVariable       = "OSIMAGE_TEST_MIB"
 
-	// buildLimit is for building, which no node does: each goroutine that compresses has tables, and each chunk 44 bytes.
-	buildLimit = 128 << 20
+	// Building, which no node does, has 36 MiB of tables for each goroutine that compresses, of which there are maxEncoders at
+	// most, and may have those of the content before, which are not yet collected.
+	buildLimit, encoderLimit, maxEncoders = 64 << 20, 72 << 20, 8
 
 	childVariable  = "OSIMAGE_TEST_CHILD"
 	childBuilds    = "build"
@@ -174,7 +176,10 @@ func TestMemory(t *testing.T) {
 	for _, test := range []struct {
 		act   string
 		limit int64
-	}{{childBuilds, buildLimit}, {childTransfers, memoryLimit}} {
+	}{
+		{childBuilds, buildLimit + encoderLimit*int64(min(runtime.GOMAXPROCS(0), maxEncoders))},
+		{childTransfers, memoryLimit},
+	} {
 		command := exec.CommandContext(t.Context(), os.Args[0],
 			dir, server.Address+"/os/big:1", server.CAFile, server.DockerConfig)
 		command.Env = append(os.Environ(), childVariable+"="+test.act)
