@@ -21,7 +21,7 @@ const waitingForAgent = "WaitingForAgent"
 func Write(out io.Writer, pool *v1alpha1.HostPool, updates []v1alpha1.NodeUpdate, now time.Time) error {
 	WriteHeader(out, pool)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tPHASE\tSLOT\tRUNNING\tWANTED\tBYTES\tDEADLINE\tREASON")
+	fmt.Fprintln(table, "NODE\tPHASE\tSLOT\tRUNNING\tWANTED\tPROGRESS\tDEADLINE\tREASON")
 	var below strings.Builder
 	var rows int32
 	for i := range updates {
@@ -77,7 +77,7 @@ func writeNode(out io.Writer, update *v1alpha1.NodeUpdate, now time.Time) {
 		reason += fmt.Sprintf(" (BMC: %s, %s)", bmc.Phase, bmc.Reason)
 	}
 	fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", update.Name, phase, dash(status.Running.Name),
-		dash(status.Running.Version), update.Spec.Release.OS.Version, bytesOf(status.Progress), deadline(update, now), reason)
+		dash(status.Running.Version), update.Spec.Release.OS.Version, progress(&status, now), deadline(update, now), reason)
 }
 
 // whereIs is the phase of the present attempt and its reason.
@@ -113,9 +113,9 @@ func obstacle(update *v1alpha1.NodeUpdate, now time.Time) string {
 // goesOn tells whether a reason is one of those that every good attempt passes. All others say what stands in the way.
 func goesOn(reason v1alpha1.Reason) bool {
 	switch reason {
-	case v1alpha1.ReasonNoAttempt, v1alpha1.ReasonUpToDate, v1alpha1.ReasonDownloading, v1alpha1.ReasonWaitingForReady,
-		v1alpha1.ReasonWritingBootEntry, v1alpha1.ReasonWaitingForBoot, v1alpha1.ReasonWaitingForHealth,
-		v1alpha1.ReasonWaitingForCommit, v1alpha1.ReasonDeletingPods, v1alpha1.ReasonCommitted,
+	case v1alpha1.ReasonNoAttempt, v1alpha1.ReasonUpToDate, v1alpha1.ReasonReadingSlots, v1alpha1.ReasonDownloading,
+		v1alpha1.ReasonWaitingForReady, v1alpha1.ReasonWritingBootEntry, v1alpha1.ReasonWaitingForBoot,
+		v1alpha1.ReasonWaitingForHealth, v1alpha1.ReasonWaitingForCommit, v1alpha1.ReasonDeletingPods, v1alpha1.ReasonCommitted,
 		v1alpha1.ReasonAttemptSuperseded:
 		return true
 	default:
@@ -131,13 +131,26 @@ func dash(text string) string {
 	return text
 }
 
-func bytesOf(p *v1alpha1.Progress) string {
-	const mebibyte = 1 << 20
+// progress is how far staging is: what was read to find out what need not be fetched, or what is written, what of it came
+// over the network, and, while it goes on, the time that is left of it. It is as old as the agent's last write.
+func progress(status *v1alpha1.NodeUpdateStatus, now time.Time) string {
+	const mebibyte, percent = 1 << 20, 100
+	p := status.Progress
 	if p == nil || p.BytesTotal == 0 {
 		return "-"
 	}
+	if status.Reason == v1alpha1.ReasonReadingSlots && p.BytesToRead > 0 {
+		return fmt.Sprintf("reading what is there, %d%%", p.BytesRead*percent/p.BytesToRead)
+	}
+	text := fmt.Sprintf("%d/%d MiB", p.BytesDone/mebibyte, p.BytesTotal/mebibyte)
+	if p.BytesToFetch > 0 {
+		text += fmt.Sprintf(", %.1f/%.1f fetched", float64(p.BytesFetched)/mebibyte, float64(p.BytesToFetch)/mebibyte)
+	}
+	if p.EstimatedEnd != nil && p.EstimatedEnd.After(now) && status.Reason == v1alpha1.ReasonDownloading {
+		text += fmt.Sprintf(", %s left", p.EstimatedEnd.Sub(now).Round(time.Second))
+	}
 
-	return fmt.Sprintf("%d/%d MiB", p.BytesDone/mebibyte, p.BytesTotal/mebibyte)
+	return text
 }
 
 // deadline is the time that is left of the present wait.

@@ -41,6 +41,30 @@ func TestRowsSayWhereEachNodeIs(t *testing.T) {
 			u.Status.Running = v1alpha1.SlotStatus{Name: "a", Version: "1.0.0"}
 			u.Status.Progress = &v1alpha1.Progress{BytesDone: 3 << 20, BytesTotal: 8 << 20}
 		}, "n1 Staging a 1.0.0 1.1.0 3/8 MiB - Downloading"},
+		"reading what is there": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason, u.Status.Message = v1alpha1.PhaseStaging, v1alpha1.ReasonReadingSlots, "goes on"
+			u.Status.Progress = &v1alpha1.Progress{BytesTotal: 8 << 20, BytesRead: 4 << 20, BytesToRead: 10 << 20}
+		}, "n1 Staging - - 1.1.0 reading what is there, 40% - ReadingSlots"},
+		"writing": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason, u.Status.Message = v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading, "goes on"
+			u.Status.Progress = &v1alpha1.Progress{
+				BytesDone: 3 << 20, BytesTotal: 8 << 20, BytesRead: 10 << 20, BytesToRead: 10 << 20, BytesFetched: 1 << 19, BytesToFetch: 3 << 20,
+				EstimatedEnd: &metav1.Time{Time: now.Add(80 * time.Second)},
+			}
+		}, "n1 Staging - - 1.1.0 3/8 MiB, 0.5/3.0 fetched, 1m20s left - Downloading"},
+		"writing for longer than was thought": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading
+			u.Status.Progress = &v1alpha1.Progress{
+				BytesDone: 3 << 20, BytesTotal: 8 << 20, EstimatedEnd: &metav1.Time{Time: now.Add(-time.Second)},
+			}
+		}, "n1 Staging - - 1.1.0 3/8 MiB - Downloading"},
+		"a registry that is away in the middle": {func(u *v1alpha1.NodeUpdate) {
+			u.Status.Phase, u.Status.Reason, u.Status.Message = v1alpha1.PhaseStaging, v1alpha1.ReasonRegistryUnavailable, "no such host"
+			u.Status.Progress = &v1alpha1.Progress{
+				BytesDone: 3 << 20, BytesTotal: 8 << 20, BytesFetched: 1 << 20, BytesToFetch: 3 << 20,
+				EstimatedEnd: &metav1.Time{Time: now.Add(time.Minute)},
+			}
+		}, "n1 Staging - - 1.1.0 3/8 MiB, 1.0/3.0 fetched - RegistryUnavailable n1: no such host"},
 		"silent past its deadline": {func(u *v1alpha1.NodeUpdate) {
 			u.Status.Phase, u.Status.Reason = v1alpha1.PhaseRebooting, v1alpha1.ReasonWaitingForBoot
 			u.Status.Deadline, u.Status.OutOfBand = &metav1.Time{Time: now.Add(-time.Minute)}, bmc

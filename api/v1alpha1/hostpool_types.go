@@ -160,7 +160,8 @@ const (
 	ConditionClusterReachable = "ClusterReachable"
 	// ConditionReleaseResolved is True when the image was resolved to a digest and its config is known.
 	ConditionReleaseResolved = "ReleaseResolved"
-	// ConditionReleaseVerified tells whether a trusted key signed the release; absent with verification policy Off.
+	// ConditionReleaseVerified tells whether a trusted key signed the release; absent with verification policy Off. A
+	// NodeUpdate has it, too, about what the node itself has found.
 	ConditionReleaseVerified = "ReleaseVerified"
 	// ConditionHostsLinked is False when a host of the pool has no Node, or when several Nodes claim it.
 	ConditionHostsLinked = "HostsLinked"

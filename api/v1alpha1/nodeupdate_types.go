@@ -45,13 +45,14 @@ func (p Phase) Ended() bool {
 }
 
 // Reason says why an attempt is where it is: a closed list.
-// +kubebuilder:validation:Enum=NoAttempt;UpToDate;Downloading;RegistryUnavailable;KeysUnusable;IdentityUnusable;WaitingForReady;WaitingForCordon;WritingBootEntry;WaitingForBoot;WaitingForHealth;WaitingForCommit;DeletingPods;Committed;ImageInvalid;ImageUntrusted;ImageTooLarge;WrongArchitecture;VersionNotNewer;SourceTooOld;NoSpareSlot;BootEntryConflict;BootPartitionFull;SchemeUnsupported;StorageError;ArmFailed;RebootFailed;KernelOrInitrdFailed;HealthGateFailed;GateInterrupted;BootedUnexpectedSlot;CommitFailed;StateLost;AttemptSuperseded
+// +kubebuilder:validation:Enum=NoAttempt;UpToDate;ReadingSlots;Downloading;RegistryUnavailable;KeysUnusable;IdentityUnusable;WaitingForReady;WaitingForCordon;WritingBootEntry;WaitingForBoot;WaitingForHealth;WaitingForCommit;DeletingPods;Committed;ImageInvalid;ImageUntrusted;ImageTooLarge;WrongArchitecture;VersionNotNewer;SourceTooOld;NoSpareSlot;BootEntryConflict;BootPartitionFull;SchemeUnsupported;StorageError;ArmFailed;RebootFailed;KernelOrInitrdFailed;HealthGateFailed;GateInterrupted;BootedUnexpectedSlot;CommitFailed;StateLost;AttemptSuperseded
 type Reason string
 
 // The reasons.
 const (
 	ReasonNoAttempt           Reason = "NoAttempt"
 	ReasonUpToDate            Reason = "UpToDate"
+	ReasonReadingSlots        Reason = "ReadingSlots" // what the slots have is read, so that only the rest is fetched
 	ReasonDownloading         Reason = "Downloading"
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable" // transient: retried with back-off
 	ReasonKeysUnusable        Reason = "KeysUnusable"        // the keys to verify the image with cannot be read: retried
@@ -195,11 +196,29 @@ type SlotStatus struct {
 	Digest string `json:"digest,omitempty"`
 }
 
-// Progress counts bytes.
+// Progress counts bytes. The agent writes it after each fifth of the work, so it may be a little old.
 type Progress struct {
 	// BytesDone and BytesTotal are raw bytes written to the slot, verified, of the whole image.
 	BytesDone  int64 `json:"bytesDone"`
 	BytesTotal int64 `json:"bytesTotal"`
+	// BytesRead and BytesToRead are bytes of the slots that are read to find out what need not be fetched. Like
+	// BytesToFetch, BytesToRead grows when the next content of the image is begun.
+	// +optional
+	BytesRead int64 `json:"bytesRead,omitempty"`
+	// +optional
+	BytesToRead int64 `json:"bytesToRead,omitempty"`
+	// BytesFetched and BytesToFetch are bytes from the registry, compressed, chunk indexes included. When staging was
+	// interrupted, those from before are not in them: what they became is reused.
+	// +optional
+	BytesFetched int64 `json:"bytesFetched,omitempty"`
+	// +optional
+	BytesToFetch int64 `json:"bytesToFetch,omitempty"`
+	// BytesReused are raw bytes that the slots have already, and that are not fetched.
+	// +optional
+	BytesReused int64 `json:"bytesReused,omitempty"`
+	// EstimatedEnd is when all will be written, at the rate of the half minute before.
+	// +optional
+	EstimatedEnd *metav1.Time `json:"estimatedEnd,omitempty"`
 }
 
 // Counters grow for the life of the agent's journal. They prove that nothing is fetched or written during the outage.
@@ -328,7 +347,8 @@ type NodeUpdateStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
 	History []AttemptRecord `json:"history,omitempty"`
-	// Conditions: Staged, FallbackReady.
+	// Conditions: Staged, FallbackReady, and ReleaseVerified, which is what the node has found of the signatures of the
+	// attempt's image; it is absent where neither the pool nor the node's own key folder asks for any.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

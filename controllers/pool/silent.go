@@ -126,7 +126,7 @@ func (m *member) lives() bool {
 // hindered tells whether the agent speaks of the attempt and names a reason that does not belong to a good one.
 func (m *member) hindered() bool {
 	switch m.update.Status.Reason {
-	case "", v1alpha1.ReasonDownloading, v1alpha1.ReasonWaitingForReady:
+	case "", v1alpha1.ReasonReadingSlots, v1alpha1.ReasonDownloading, v1alpha1.ReasonWaitingForReady:
 		return false
 	default:
 		return m.answers()

@@ -376,6 +376,7 @@ func TestAnAgentThatCannotStageIsSaidInTheStatus(t *testing.T) {
 	}{
 		"the registry is away":  {[]worldChange{away("a1")}, "Staging, RegistryUnavailable"},
 		"it cannot take it up":  {[]worldChange{idle}, "Idle, StorageError"},
+		"it reads its slots":    {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonReadingSlots)}, ""},
 		"it fetches":            {[]worldChange{says("a1", v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)}, ""},
 		"of an earlier attempt": {[]worldChange{away("a0")}, ""},
 		"it has said no more":   {[]worldChange{away("a1"), written(2 * stagingTime)}, "does not go on"},
