@@ -9,6 +9,7 @@ import (
 	"github.com/stayput-dev/stayput/agent/slots"
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
+	"github.com/stayput-dev/stayput/osimage"
 )
 
 const (
@@ -147,14 +148,29 @@ func stage(w world) step {
 
 		return next
 	case w.staging.running:
-		return waitFor(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading,
-			fmt.Sprintf("writing version %s into the spare slot", attempt.Version))
+		return stagingGoesOn(w)
 	case w.staging.staged:
 		return do(markStaged, v1alpha1.PhaseStaged, v1alpha1.ReasonWaitingForReady)
 	case w.staging.err != nil:
 		return stagingFailed(w)
 	default:
 		return do(fetch, v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading)
+	}
+}
+
+// stagingGoesOn says what the background work is at.
+func stagingGoesOn(w world) step {
+	version := w.attempt().Version
+
+	switch {
+	case w.staging.progress == nil:
+		return waitFor(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading, "looking at the image of version "+version)
+	case w.staging.stage == osimage.Surveying:
+		return waitFor(v1alpha1.PhaseStaging, v1alpha1.ReasonReadingSlots, fmt.Sprintf(
+			"staging version %s: %s", version, w.staging.line))
+	default:
+		return waitFor(v1alpha1.PhaseStaging, v1alpha1.ReasonDownloading, fmt.Sprintf(
+			"writing version %s into the spare slot: %s", version, w.staging.line))
 	}
 }
 

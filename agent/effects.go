@@ -90,6 +90,7 @@ func (e *Engine) fetch(ctx context.Context, now world, _ step) error {
 func (e *Engine) learn(_ context.Context, now world, next step) error {
 	return e.save(func(state *journal.State) {
 		state.Attempt.Config, state.Attempt.RootHash = next.image, next.image.RootHash
+		state.Attempt.Signature = now.staging.signature
 
 		if state.Images == nil {
 			state.Images = map[string]string{}
@@ -100,14 +101,17 @@ func (e *Engine) learn(_ context.Context, now world, next step) error {
 }
 
 func (e *Engine) markStaged(_ context.Context, now world, _ step) error {
-	return e.save(func(state *journal.State) { state.Attempt.StagedAt = &now.now })
+	return e.save(func(state *journal.State) {
+		state.Attempt.StagedAt, state.Attempt.Staging = &now.now, now.staging.progress
+		state.Attempt.Signature = signatureOf(now)
+	})
 }
 
 func (e *Engine) unstage(_ context.Context, now world, _ step) error {
 	e.Log.Info("the spare slot no longer holds what was staged; staging again",
 		"slot", now.slots.Spare.Name, "holds", now.slots.Spare.Version)
 
-	return e.save(func(state *journal.State) { state.Attempt.StagedAt = nil })
+	return e.save(func(state *journal.State) { state.Attempt.StagedAt, state.Attempt.Staging = nil, nil })
 }
 
 func (e *Engine) takeReady(_ context.Context, now world, _ step) error {

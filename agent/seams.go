@@ -43,7 +43,15 @@ type Machine interface {
 type Images interface {
 	// Image reads the manifest and the config of an image and gives access to its contents. One that lacks the signatures
 	// that the NodeUpdate or the node itself wants is refused with osimage.ErrUntrusted; verification may be nil.
-	Image(ctx context.Context, reference string, verification *v1alpha1.NodeVerification) (slots.Source, error)
+	Image(ctx context.Context, reference string, verification *v1alpha1.NodeVerification) (Image, error)
+}
+
+// Image is an image that may be staged.
+type Image struct {
+	slots.Source
+
+	// Signature is the verdict on its signatures, nil when none were asked for.
+	Signature *journal.Signature
 }
 
 // Cluster is what the agent sees and does through the API server. The two views come from a watch, so they are cheap,

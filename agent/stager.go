@@ -10,6 +10,7 @@ import (
 
 	"github.com/stayput-dev/stayput/agent/journal"
 	"github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/osimage"
 )
 
@@ -17,7 +18,7 @@ const (
 	// stagingBackoff doubles from the first to the last after each failure in a row.
 	stagingBackoffFirst = 5 * time.Second
 	stagingBackoffLast  = 5 * time.Minute
-	// progressParts is in how many parts of the image the engine is told of progress.
+	// progressParts is in how many parts of the work the engine is told of progress.
 	progressParts = 20
 )
 
@@ -36,6 +37,7 @@ type stager struct {
 
 	mutex  sync.Mutex
 	now    staging
+	pace   osimage.Pace
 	source slots.Source
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -49,7 +51,7 @@ func (s *stager) start(ctx context.Context, attempt journal.Attempt) {
 	s.mutex.Lock()
 
 	if s.now.attempt != attempt.ID {
-		s.now, s.source = staging{attempt: attempt.ID}, nil
+		s.now, s.pace, s.source = staging{attempt: attempt.ID}, osimage.Pace{}, nil
 	}
 
 	s.now.running, s.now.staged, s.now.err = true, false, nil
@@ -87,7 +89,21 @@ func (s *stager) view() staging {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 
-	return s.now
+	now := s.now
+	if now.progress == nil || !now.running {
+		return now
+	}
+
+	// As of now: when nothing moves, nothing tells so.
+	at := s.clock.Now()
+	now.line += s.pace.Text(at)
+
+	if left := s.pace.Left(at); left > 0 && now.stage != osimage.Surveying {
+		now.progress = now.progress.DeepCopy()
+		now.progress.EstimatedEnd = metaTime(at.Add(left))
+	}
+
+	return now
 }
 
 func (s *stager) run(ctx context.Context, attempt journal.Attempt, source slots.Source) error {
@@ -99,7 +115,7 @@ func (s *stager) run(ctx context.Context, attempt journal.Attempt, source slots.
 
 		s.learned(found)
 
-		source = found
+		source = found.Source
 	}
 
 	if attempt.Config == nil {
@@ -121,16 +137,11 @@ func (s *stager) run(ctx context.Context, attempt journal.Attempt, source slots.
 	return nil
 }
 
-func (s *stager) learned(source slots.Source) {
-	config := source.Config()
-
-	var total int64
-	for _, content := range slotContents(config) {
-		total += content.RawSize
-	}
+func (s *stager) learned(found Image) {
+	config := found.Config()
 
 	s.mutex.Lock()
-	s.source, s.now.image, s.now.total = source, &config, total
+	s.source, s.now.image, s.now.signature = found.Source, &config, found.Signature
 	s.mutex.Unlock()
 }
 
@@ -180,14 +191,20 @@ func backoff(failures int, first, last time.Duration) time.Duration {
 	return wait
 }
 
-func (s *stager) progress(done int64) {
+func (s *stager) progress(now osimage.Progress) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 
-	before := s.now.done
-	s.now.done = done
+	s.pace.Note(s.clock.Now(), now)
 
-	if s.now.total > 0 && done*progressParts/s.now.total != before*progressParts/s.now.total {
+	stage, before := s.now.stage, s.now.progress
+	s.now.stage, s.now.line = now.Stage, now.String()
+	s.now.progress = &v1alpha1.Progress{
+		BytesDone: now.Verified, BytesTotal: now.Total, BytesRead: now.Surveyed, BytesToRead: now.ToSurvey,
+		BytesFetched: now.Fetched, BytesToFetch: now.ToFetch, BytesReused: now.Reused,
+	}
+
+	if stage != now.Stage || share(s.now.progress)*progressParts/percent != share(before)*progressParts/percent {
 		s.tell()
 	}
 }

@@ -12,8 +12,11 @@ import (
 )
 
 const (
-	// progressStep is the part of an image, in percent, after which progress is worth a write.
+	// progressStep is the part of the work, in percent, after which progress is worth a write. readingShare is how much of
+	// the work reading the slots is, where that is done, in percent: a guess, for what is read is more than what is
+	// written, and goes faster.
 	progressStep = 20
+	readingShare = 40
 	// messageEvery is how often a message that changed, and nothing else, is worth a write.
 	messageEvery = 10 * time.Minute
 	// heartbeatEvery is how often the status is written while a trial boot is proved or reported, though nothing has
@@ -77,17 +80,58 @@ func progressOf(w world) *v1alpha1.Progress {
 
 	switch {
 	case attempt.StagedAt != nil && attempt.Config != nil:
-		var total int64
-		for _, content := range slotContents(*attempt.Config) {
-			total += content.RawSize
+		var done v1alpha1.Progress
+		if attempt.Staging != nil {
+			done = *attempt.Staging
 		}
 
-		return &v1alpha1.Progress{BytesDone: total, BytesTotal: total}
-	case w.staging.attempt == attempt.ID && w.staging.total > 0:
-		return &v1alpha1.Progress{BytesDone: w.staging.done, BytesTotal: w.staging.total}
+		done.BytesTotal = 0
+		for _, content := range slotContents(*attempt.Config) {
+			done.BytesTotal += content.RawSize
+		}
+
+		done.BytesDone = done.BytesTotal
+
+		return &done
+	case w.staging.attempt == attempt.ID:
+		return w.staging.progress
 	default:
 		return nil
 	}
+}
+
+// signatureOf is what was found of the signatures of the attempt's image, nil when none were asked for.
+func signatureOf(w world) *journal.Signature {
+	if w.staging.attempt == w.attempt().ID && w.staging.signature != nil {
+		return w.staging.signature // The keys may be others than when it was stored.
+	}
+
+	return w.attempt().Signature
+}
+
+// releaseVerified is the condition about the signatures, nil when it is about nothing.
+func releaseVerified(w world, status v1alpha1.NodeUpdateStatus) *metav1.Condition {
+	attempt := w.attempt()
+	if attempt == nil || status.Attempt != attempt.ID {
+		return nil
+	}
+
+	condition := metav1.Condition{
+		Type: v1alpha1.ConditionReleaseVerified, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonReleaseUntrusted,
+	}
+
+	switch signature := signatureOf(w); {
+	case attempt.End != nil && attempt.End.Reason == v1alpha1.ReasonImageUntrusted:
+		condition.Message = attempt.End.Message
+	case signature == nil:
+		return nil
+	case signature.Verified:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, v1alpha1.ReasonVerified, cut(signature.Message)
+	default:
+		condition.Message = cut(signature.Message)
+	}
+
+	return &condition
 }
 
 func conditionsOf(w world, status v1alpha1.NodeUpdateStatus, rungs []v1alpha1.RungStatus) []metav1.Condition {
@@ -115,6 +159,10 @@ func conditionsOf(w world, status v1alpha1.NodeUpdateStatus, rungs []v1alpha1.Ru
 	}
 
 	conditions := []metav1.Condition{stagedNow, fallback}
+	if verified := releaseVerified(w, status); verified != nil {
+		conditions = append(conditions, *verified)
+	}
+
 	for i := range conditions {
 		conditions[i].ObservedGeneration = status.ObservedGeneration
 		conditions[i].LastTransitionTime = metav1.NewTime(w.now)
@@ -137,18 +185,20 @@ func conditionsOf(w world, status v1alpha1.NodeUpdateStatus, rungs []v1alpha1.Ru
 // the few writes of an attempt. An idle agent writes nothing, and neither does one that waits for the orchestrator.
 func worthWriting(old, now v1alpha1.NodeUpdateStatus) bool {
 	switch {
-	case old.Attempt != now.Attempt, old.Phase != now.Phase, old.Reason != now.Reason,
+	case old.Attempt != now.Attempt, old.Phase != now.Phase, !sameReason(old, now),
 		old.ObservedGeneration != now.ObservedGeneration, old.BootID != now.BootID,
 		old.Running != now.Running, old.KnownGood != now.KnownGood,
 		old.AgentVersion != now.AgentVersion, old.Scheme != now.Scheme,
 		!sameRungs(old.Rungs, now.Rungs), !sameHistory(old.History, now.History),
 		!sameConditions(old.Conditions, now.Conditions):
 		return true
-	case progressPercent(now.Progress)-progressPercent(old.Progress) >= progressStep:
-		return true
+	case now.Phase == v1alpha1.PhaseStaging && old.Progress == nil && now.Progress != nil:
+		return true // It is known by now what there is to do.
+	case share(now.Progress)-share(old.Progress) >= progressStep && now.Progress.BytesDone < now.Progress.BytesTotal:
+		return true // When all is done, another phase follows at once.
 	case beats(old, now.Heartbeat.Time):
 		return true
-	case old.Message != now.Message:
+	case old.Message != now.Message && !moves(now.Reason):
 		return old.Heartbeat == nil || now.Heartbeat.Sub(old.Heartbeat.Time) >= messageEvery
 	default:
 		return false
@@ -177,12 +227,27 @@ func heartbeatDue(shown v1alpha1.NodeUpdateStatus) time.Time {
 	return time.Time{}
 }
 
-func progressPercent(progress *v1alpha1.Progress) int64 {
-	if progress == nil || progress.BytesTotal == 0 {
+// share is how much of the work of staging is done, in percent.
+func share(progress *v1alpha1.Progress) int64 {
+	switch {
+	case progress == nil || progress.BytesTotal == 0:
 		return 0
+	case progress.BytesToRead == 0:
+		return progress.BytesDone * percent / progress.BytesTotal
+	default:
+		return progress.BytesRead*readingShare/progress.BytesToRead +
+			progress.BytesDone*(percent-readingShare)/progress.BytesTotal
 	}
+}
 
-	return progress.BytesDone * percent / progress.BytesTotal
+// moves tells whether a reason is one of staging that goes on. The agent goes from one to the other with each content, and
+// its message has numbers in it.
+func moves(reason v1alpha1.Reason) bool {
+	return reason == v1alpha1.ReasonReadingSlots || reason == v1alpha1.ReasonDownloading
+}
+
+func sameReason(old, now v1alpha1.NodeUpdateStatus) bool {
+	return old.Reason == now.Reason || (moves(old.Reason) && moves(now.Reason))
 }
 
 func sameRungs(old, now []v1alpha1.RungStatus) bool {
@@ -193,8 +258,17 @@ func sameHistory(old, now []v1alpha1.AttemptRecord) bool {
 	return slices.EqualFunc(old, now, func(a, b v1alpha1.AttemptRecord) bool { return a.ID == b.ID && a.Phase == b.Phase })
 }
 
+// sameConditions leaves the verdict on the signatures aside: it comes with the first progress, or with the end.
 func sameConditions(old, now []metav1.Condition) bool {
-	return slices.EqualFunc(old, now, func(a, b metav1.Condition) bool { return a.Type == b.Type && a.Status == b.Status })
+	others := func(all []metav1.Condition) []metav1.Condition {
+		return slices.DeleteFunc(slices.Clone(all), func(condition metav1.Condition) bool {
+			return condition.Type == v1alpha1.ConditionReleaseVerified
+		})
+	}
+
+	return slices.EqualFunc(others(old), others(now), func(a, b metav1.Condition) bool {
+		return a.Type == b.Type && a.Status == b.Status
+	})
 }
 
 // recordOf is the history's entry of an attempt that has ended.

@@ -52,8 +52,12 @@ type staging struct {
 	err      error
 	retryAt  time.Time
 	failures int
-	// done and total are raw bytes.
-	done, total int64
+	// signature is what was found of the image's signatures.
+	signature *journal.Signature
+	// stage and progress are how far it has come, line says that in words; nil before the scheme has told.
+	stage    osimage.Stage
+	progress *v1alpha1.Progress
+	line     string
 }
 
 func (w world) attempt() *journal.Attempt { return w.journal.Attempt }

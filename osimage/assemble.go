@@ -81,7 +81,7 @@ func (w *writing) plan(ctx context.Context) (*assembly, error) {
 	}
 
 	raw := plan.Totals.Raw
-	w.planned(Planned{
+	w.meter.planned(Planned{
 		Fetch: plan.Totals.Requested, Requests: plan.Totals.Requests, Index: w.content.ChunkIndex.Size + fetched,
 		Kept: raw[chunk.Keep], Reused: raw[chunk.Seed] + raw[chunk.Here] + raw[chunk.Self], Zeros: raw[chunk.Zero],
 	})
@@ -94,8 +94,14 @@ func (w *writing) plan(ctx context.Context) (*assembly, error) {
 func (w *writing) survey(ctx context.Context, params chunk.Params, resume bool) (surveyed, error) {
 	var found surveyed
 
-	take := func(into *[]*chunk.Census, start int64, reader io.Reader) error {
-		census, err := chunk.Survey(ctx, params, start, reader)
+	target := w.targetParts(resume)
+	w.meter.surveying(w.toSurvey(target))
+
+	take := func(into *[]*chunk.Census, part part) error {
+		reader := w.meter.survey(part)
+		defer reader.end()
+
+		census, err := chunk.Survey(ctx, params, part.start, reader)
 		if err != nil && (census == nil || ctx.Err() != nil) {
 			return fmt.Errorf("planning %s: %w", w.content.Role, err)
 		}
@@ -106,23 +112,31 @@ func (w *writing) survey(ctx context.Context, params chunk.Params, resume bool) 
 	}
 
 	for _, seed := range w.options.Seeds {
-		if err := take(&found.seeds, 0, io.NewSectionReader(seed.Reader, 0, seed.Size)); err != nil {
+		if err := take(&found.seeds, partOf(seed)); err != nil {
 			return found, err
 		}
 	}
 
-	if !resume {
-		return found, nil
+	for _, part := range target {
+		if err := take(&found.target, part); err != nil {
+			return found, err
+		}
 	}
 
-	// A content that was written already ends in the middle of what a larger target holds. An older one may have been larger
-	// than this one, but whatever is further away is hardly one.
+	return found, nil
+}
+
+// targetParts are what of the target is surveyed. A content that was written already ends in the middle of what a larger
+// target holds. An older one may have been larger than this one, but whatever is further away is hardly one.
+func (w *writing) targetParts(resume bool) []part {
+	if !resume {
+		return nil
+	}
+
 	size := w.content.RawSize
 	room := min(cmp.Or(w.options.Room, math.MaxInt64), 2*size)
-	first := io.NewSectionReader(w.target, w.options.Offset, size)
-	rest := io.NewSectionReader(w.target, w.options.Offset+size, max(room-size, 0))
 
-	return found, errors.Join(take(&found.target, 0, first), take(&found.target, size, rest))
+	return []part{w.targetPart(0, size), w.targetPart(size, max(room-size, 0))}
 }
 
 // surveyed is what is at hand.

@@ -62,9 +62,18 @@ func deltaOf(t *testing.T, old, next []byte) *delta {
 func (d *delta) write(t *testing.T, options osimage.WriteOptions) error {
 	t.Helper()
 
-	options.Planned = func(plan osimage.Planned) { d.planned = append(d.planned, plan) }
+	options.Progress = func(progress osimage.Progress) { d.planned = appendPlan(d.planned, progress) }
 
 	return osimage.Write(background(t), d.image, osimage.RoleUSR, d.target, options)
+}
+
+// appendPlan appends a plan that is new.
+func appendPlan(plans []osimage.Planned, progress osimage.Progress) []osimage.Planned {
+	if plan := progress.Plan; plan != nil && (len(plans) == 0 || plans[len(plans)-1] != *plan) {
+		plans = append(plans, *plan)
+	}
+
+	return plans
 }
 
 func (d *delta) check(t *testing.T, err error) {
@@ -293,10 +302,10 @@ func TestOpenSeeded(t *testing.T) {
 			d := deltaOf(t, old, test.next)
 			d.registry.set(func(f *faults) { f.noRanges = test.noRanges })
 
-			var planned osimage.Planned
+			var planned []osimage.Planned
 
 			reader, err := d.image.OpenSeeded(background(t), osimage.RoleUSR, []osimage.Seed{d.seed},
-				func(plan osimage.Planned) { planned = plan })
+				func(progress osimage.Progress) { planned = appendPlan(planned, progress) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,7 +315,7 @@ func TestOpenSeeded(t *testing.T) {
 				t.Errorf("%d bytes, %v", len(got), err)
 			}
 
-			if planned.Fetch == 0 || planned.Fetch > test.fetch {
+			if planned[0].Fetch == 0 || planned[0].Fetch > test.fetch {
 				t.Errorf("planned %+v", planned)
 			}
 		})

@@ -123,8 +123,9 @@ type readBack struct {
 	buffer []byte
 
 	sum hash.Hash
-	// done is the number of the content's bytes that were read.
+	// done is the number of the content's bytes that were read; told, when set, is called with it as it grows.
 	done int64
+	told func(done int64)
 }
 
 func newReadBack(content Content, target Target, offset int64) *readBack {
@@ -180,6 +181,10 @@ func (r *readBack) upTo(ctx context.Context, end int64) error {
 
 		r.sum.Write(piece)
 		r.done += int64(len(piece))
+
+		if r.told != nil {
+			r.told(r.done)
+		}
 	}
 
 	return nil

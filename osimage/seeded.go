@@ -12,15 +12,18 @@ import (
 )
 
 // OpenSeeded is Open from byte 0 for what is to be written to a file: chunks that the seeds have are not fetched. All raw
-// bytes are verified: the last Read returns ErrWrongDigest when they do not match. Planned, when set, is called once it is
-// known what will be fetched.
-func (i *Image) OpenSeeded(ctx context.Context, role Role, seeds []Seed, planned func(Planned)) (io.ReadCloser, error) {
+// bytes are verified: the last Read returns ErrWrongDigest when they do not match. Progress is that of WriteOptions; what
+// was read counts as written, and nothing as verified.
+func (i *Image) OpenSeeded(
+	ctx context.Context, role Role, seeds []Seed, progress func(Progress),
+) (io.ReadCloser, error) {
 	content, err := i.content(role)
 	if err != nil {
 		return nil, err
 	}
 
-	writing := &writing{source: i, content: content, options: WriteOptions{Seeds: seeds, Planned: planned}}
+	writing := newWriting(i, content, WriteOptions{Seeds: seeds, Progress: progress})
+	image := i.metered(writing.meter.fetched)
 
 	assembly, err := writing.plan(ctx)
 	if err != nil {
@@ -28,10 +31,19 @@ func (i *Image) OpenSeeded(ctx context.Context, role Role, seeds []Seed, planned
 	}
 
 	if assembly == nil {
-		writing.planned(Planned{Fetch: content.Size, Requests: 1})
+		writing.meter.planned(Planned{Fetch: content.Size, Requests: 1})
 
-		return i.Open(ctx, role, 0)
+		body, err := image.Open(ctx, role, 0)
+		if err != nil {
+			return nil, err
+		}
+
+		writing.meter.writing(0)
+
+		return &countedReader{ReadCloser: body, count: writing.meter.read}, nil
 	}
+
+	writing.meter.writing(0)
 
 	ctx, cancel := context.WithCancel(ctx)
 	group, supplying := errgroup.WithContext(ctx)
@@ -44,8 +56,13 @@ func (i *Image) OpenSeeded(ctx context.Context, role Role, seeds []Seed, planned
 	})
 
 	return &seededReader{
-		image: i, content: content, feed: feed, cancel: cancel, wait: group.Wait, sum: sha256.New(),
-		whole: func() (io.ReadCloser, error) { return i.open(ctx, role, 0, false) },
+		image: image, content: content, feed: feed, cancel: cancel, wait: group.Wait, sum: sha256.New(),
+		read: writing.meter.read,
+		whole: func() (io.ReadCloser, error) {
+			writing.meter.planned(Planned{Fetch: content.Size, Requests: 1})
+
+			return image.open(ctx, role, 0, false)
+		},
 	}, nil
 }
 
@@ -59,6 +76,8 @@ type seededReader struct {
 	// whole opens the layer in one stream, for a registry without ranges. Then rest of the content comes from body.
 	whole func() (io.ReadCloser, error)
 	body  io.ReadCloser
+	// read is called with the bytes that were handed out.
+	read func(count int64)
 
 	// current is being read, rest is what of its bytes is left.
 	current portion
@@ -76,8 +95,7 @@ func (r *seededReader) Read(buffer []byte) (int, error) {
 		}
 
 		if count := r.take(buffer); count > 0 || len(buffer) == 0 {
-			r.sum.Write(buffer[:count])
-			r.done += int64(count)
+			r.handedOut(buffer[:count])
 
 			return count, nil
 		}
@@ -117,8 +135,7 @@ func (r *seededReader) take(buffer []byte) int {
 // readBody reads what the layer in one stream has.
 func (r *seededReader) readBody(buffer []byte) (int, error) {
 	count, err := r.body.Read(buffer)
-	r.sum.Write(buffer[:count])
-	r.done += int64(count)
+	r.handedOut(buffer[:count])
 
 	if errors.Is(err, io.EOF) {
 		err = r.end(nil)
@@ -127,6 +144,12 @@ func (r *seededReader) readBody(buffer []byte) (int, error) {
 	r.err = err
 
 	return count, err
+}
+
+func (r *seededReader) handedOut(data []byte) {
+	r.sum.Write(data)
+	r.done += int64(len(data))
+	r.read(int64(len(data)))
 }
 
 // end tells what the end of the supply means. After nil the content goes on in one stream.

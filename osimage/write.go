@@ -41,10 +41,8 @@ type WriteOptions struct {
 	// SyncEvery is how many bytes may be written between two flushes of the medium, in at least two pieces of at most
 	// 1 MiB; 0 means 32 MiB.
 	SyncEvery int64
-	// Progress, when set, is called with the raw bytes written so far, those that were kept included.
-	Progress func(done int64)
-	// Planned, when set, is called once it is known what will be fetched.
-	Planned func(plan Planned)
+	// Progress, when set, is called often: by several goroutines, but by one at a time. It must be quick.
+	Progress func(progress Progress)
 }
 
 // Seed is an older content at hand.
@@ -58,7 +56,8 @@ type Seed struct {
 
 // Planned says how a content will be written.
 type Planned struct {
-	// Fetch is the number of bytes of the layer that will be fetched, in so many Requests.
+	// Fetch is the number of bytes of the layer that will be fetched, in so many Requests. It is an upper bound when all
+	// of the layer is fetched from WriteOptions.Start on.
 	Fetch    int64
 	Requests int
 	// Index is the number of bytes of the chunk index that were fetched to know that.
@@ -82,7 +81,8 @@ func Write(ctx context.Context, source Source, role Role, target Target, options
 		return err
 	}
 
-	writing := &writing{source: source, content: content, target: target, options: options}
+	writing := newWriting(source, content, options)
+	writing.target = target
 
 	err := writing.first(ctx)
 	if !errors.Is(err, errReadBack) || ctx.Err() != nil {
@@ -96,7 +96,9 @@ func Write(ctx context.Context, source Source, role Role, target Target, options
 		return err
 	}
 
-	err = writing.from(ctx, 0, writing.stream(source.Open, 0))
+	writing.meter.planned(Planned{Fetch: content.Size, Requests: 1})
+
+	err = writing.from(ctx, 0, writing.stream(writing.source.Open, 0))
 	if !errors.Is(err, errReadBack) {
 		return err
 	}
@@ -181,6 +183,17 @@ type writing struct {
 	content Content
 	target  Target
 	options WriteOptions
+	meter   *meter
+}
+
+func newWriting(source Source, content Content, options WriteOptions) *writing {
+	result := &writing{source: source, content: content, options: options, meter: newMeter(content, options.Progress)}
+
+	if image, ok := source.(*Image); ok {
+		result.source, result.meter.counts = image.metered(result.meter.fetched), true
+	}
+
+	return result
 }
 
 // first tries to write with as few bytes as can be, and with as little hashing.
@@ -205,15 +218,9 @@ func (w *writing) first(ctx context.Context) error {
 		start = 0
 	}
 
-	w.planned(Planned{Fetch: w.content.Size, Requests: 1, Kept: start})
+	w.meter.planned(Planned{Fetch: w.content.Size, Requests: 1, Kept: start})
 
 	return w.from(ctx, start, w.stream(w.openForWriting, start))
-}
-
-func (w *writing) planned(plan Planned) {
-	if w.options.Planned != nil {
-		w.options.Planned(plan)
-	}
 }
 
 func targetName(target Target) string {

@@ -50,8 +50,11 @@ func (w *writing) from(ctx context.Context, start int64, supply supply) (err err
 	}
 
 	back := newReadBack(w.content, w.target, w.options.Offset)
+	back.told = w.meter.verified
 
 	defer func() { err = errors.Join(err, back.close()) }()
+
+	w.meter.writing(start)
 
 	feed := newFeed(start, min(pieceSize, max(1, w.syncEvery()/2)))
 	settler := &settler{writing: w, back: back, due: make(chan int64, 1), failed: make(chan struct{})}
@@ -283,7 +286,7 @@ func (w *writing) write(ctx context.Context, feed *feed, settled func(done int64
 
 		flusher.wrote(position, next.size())
 		feed.reached(done, next)
-		w.progress(done)
+		w.meter.written(done)
 
 		if done >= due && done < w.content.RawSize {
 			if err := settled(done); err != nil {
@@ -362,9 +365,3 @@ func (w *writing) writeZeros(position, count int64) error {
 }
 
 func (w *writing) syncEvery() int64 { return cmp.Or(w.options.SyncEvery, defaultSyncEvery) }
-
-func (w *writing) progress(done int64) {
-	if w.options.Progress != nil {
-		w.options.Progress(done)
-	}
-}

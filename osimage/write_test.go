@@ -72,9 +72,9 @@ func TestWrite(t *testing.T) {
 			image := newFaults(t).push(t, parts)
 			target := openTarget(t, 0)
 
-			var last int64
+			var last osimage.Progress
 
-			options.Progress = func(done int64) { last = done }
+			options.Progress = func(progress osimage.Progress) { last = progress }
 			if err := osimage.Write(background(t), image, osimage.RoleUSR, target, options); err != nil {
 				t.Fatal(err)
 			}
@@ -83,8 +83,8 @@ func TestWrite(t *testing.T) {
 				t.Error("the target holds other bytes")
 			}
 
-			if last != usrSize {
-				t.Errorf("the last progress was %d of %d", last, usrSize)
+			if last.Written != usrSize || last.Verified != usrSize || last.Total != usrSize || last.Stage != osimage.Verifying {
+				t.Errorf("the last progress was %+v of %d", last, usrSize)
 			}
 
 			if err := osimage.Verify(background(t), image.Config(), osimage.RoleUSR, target, options); err != nil {
@@ -306,7 +306,7 @@ func TestWriteStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(background(t))
 
 	err := osimage.Write(ctx, image, osimage.RoleUSR, openTarget(t, 0), osimage.WriteOptions{
-		Progress: func(int64) { cancel() },
+		Progress: func(osimage.Progress) { cancel() },
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want that the context was cancelled", err)

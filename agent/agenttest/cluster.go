@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
-	agentslots "github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/agent"
+	"github.com/stayput-dev/stayput/agent/journal"
 	"github.com/stayput-dev/stayput/api/protocol"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/osimage"
@@ -274,12 +275,14 @@ type Registry struct {
 	// Asked counts the calls, and Wanted are the signatures that each wanted to see.
 	Asked  int
 	Wanted []*v1alpha1.NodeVerification
+	// Signature is what is found of the signatures.
+	Signature *journal.Signature
 }
 
 // Image implements agent.Images.
 func (r *Registry) Image(
 	_ context.Context, reference string, verification *v1alpha1.NodeVerification,
-) (agentslots.Source, error) {
+) (agent.Image, error) {
 	r.Asked++
 	r.Wanted = append(r.Wanted, verification)
 
@@ -287,18 +290,18 @@ func (r *Registry) Image(
 		err := r.Errors[0]
 		r.Errors = r.Errors[1:]
 
-		return nil, err
+		return agent.Image{}, err
 	}
 
 	for major := range 10 {
 		for minor := range 10 {
 			if version := fmt.Sprintf("%d.%d.0", major, minor); Reference(version) == reference {
-				return source{version}, nil
+				return agent.Image{Source: source{version}, Signature: r.Signature}, nil
 			}
 		}
 	}
 
-	return nil, &osimage.Error{Kind: osimage.ErrNotAnImage, Subject: reference}
+	return agent.Image{}, &osimage.Error{Kind: osimage.ErrNotAnImage, Subject: reference}
 }
 
 type source struct{ version string }

@@ -68,7 +68,10 @@ func (m *Machine) Stage(ctx context.Context, image agentslots.Source, progress a
 		spare.bytes += chunk
 		m.written += chunk
 		m.downloaded += chunk / 2
-		progress(spare.bytes)
+		progress(osimage.Progress{
+			Stage: osimage.Writing, Written: spare.bytes, Verified: spare.bytes, Total: imageSize,
+			Fetched: spare.bytes / 2, ToFetch: imageSize / 2,
+		})
 
 		if spare.bytes >= imageSize {
 			spare.writing, spare.staged = "", config.RootHash

@@ -22,7 +22,7 @@ import (
 
 	"github.com/stayput-dev/stayput/agent"
 	"github.com/stayput-dev/stayput/agent/config"
-	"github.com/stayput-dev/stayput/agent/slots"
+	"github.com/stayput-dev/stayput/agent/journal"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/gardenlinux"
@@ -46,25 +46,53 @@ var _ agent.Images = (*Images)(nil)
 // Image implements agent.Images.
 func (i *Images) Image(
 	ctx context.Context, reference string, verification *v1alpha1.NodeVerification,
-) (slots.Source, error) {
+) (agent.Image, error) {
 	policies, err := i.policies(verification)
 	if err != nil {
-		return nil, fmt.Errorf("reading the keys to verify image %s with: %w", reference, err)
+		return agent.Image{}, fmt.Errorf("reading the keys to verify image %s with: %w", reference, err)
 	}
 
+	var (
+		image   *osimage.Image
+		results []trust.Result
+	)
+
 	// The reference is a digest, so that each policy is asked about the same bytes.
-	for _, earlier := range policies[:len(policies)-1] {
-		if _, err := i.open(ctx, reference, earlier); err != nil {
-			return nil, err
+	for _, policy := range policies {
+		if image, err = i.open(ctx, reference, policy); err != nil {
+			return agent.Image{}, err
+		}
+
+		results = append(results, image.Signature())
+	}
+
+	return agent.Image{Source: image, Signature: verdict(results)}, nil
+}
+
+// verdict sums up what was found with each policy, nil when none looked for anything.
+func verdict(results []trust.Result) *journal.Signature {
+	var messages []string
+
+	verified := true
+
+	for _, found := range results {
+		switch {
+		case found.Mode == trust.ModeOff:
+			continue
+		case found.Verified:
+			messages = append(messages, fmt.Sprintf("signed by the key %s of %s (form %s)", found.Key.Fingerprint, found.Key.Source,
+				found.Form))
+		default:
+			verified = false
+			messages = append(messages, "staged all the same, since the HostPool's policy is Warn: "+found.Reason)
 		}
 	}
 
-	image, err := i.open(ctx, reference, policies[len(policies)-1])
-	if err != nil {
-		return nil, err
+	if len(messages) == 0 {
+		return nil
 	}
 
-	return image, nil
+	return &journal.Signature{Verified: verified, Message: strings.Join(messages, "; ")}
 }
 
 // policies are all that the image must fulfil, at least one; the node's own comes first.

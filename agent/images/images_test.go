@@ -15,6 +15,7 @@ import (
 
 	"github.com/stayput-dev/stayput/agent/config"
 	"github.com/stayput-dev/stayput/agent/images"
+	"github.com/stayput-dev/stayput/agent/journal"
 	"github.com/stayput-dev/stayput/api/v1alpha1"
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/registrytest"
@@ -162,12 +163,52 @@ func TestWhoseSignaturesAreNeeded(t *testing.T) {
 			switch {
 			case test.wantErr == nil && (err != nil || image.Config().Version != "1.1.0"):
 				t.Fatalf("got %v, want the image", err)
-			case test.wantErr != nil && (!errors.Is(err, osimage.ErrUntrusted) || !errors.Is(err, test.wantErr) || image != nil):
+			case test.wantErr != nil && (!errors.Is(err, osimage.ErrUntrusted) || !errors.Is(err, test.wantErr) || image.Source != nil):
 				t.Fatalf("got %v, want a refusal as %v", err, test.wantErr)
 			case test.policy == warned && err == nil && !strings.Contains(b.log.String(), "is NOT signed"):
 				t.Errorf("no warning in %s", b.log.String())
+			case err == nil:
+				wantVerdict(t, image.Signature, signers, test.update, test.node, test.policy == warned)
 			}
 		})
+	}
+}
+
+// wantVerdict checks that the verdict names the key of each who asked, or says that the image is only warned of.
+func wantVerdict(
+	t *testing.T, got *journal.Signature, signers map[string]signedimage.Signer, update, node string, warned bool,
+) {
+	t.Helper()
+
+	if asked := update != "" || node != ""; asked != (got != nil) {
+		t.Fatalf("verdict %+v, asked: %v", got, asked)
+	}
+
+	if got == nil {
+		return
+	}
+
+	var wants []string
+
+	if node != "" {
+		wants = append(wants, "signed by the key "+signers[node].Key().Fingerprint+" of /")
+	}
+
+	switch {
+	case warned:
+		wants = append(wants, "staged all the same, since the HostPool's policy is Warn: not signed")
+	case update != "":
+		wants = append(wants, "signed by the key "+signers[update].Key().Fingerprint+" of spec.verification.publicKeys[0] (form tag)")
+	}
+
+	for _, want := range wants {
+		if !strings.Contains(got.Message, want) {
+			t.Errorf("nothing of %q in %q", want, got.Message)
+		}
+	}
+
+	if got.Verified == warned {
+		t.Errorf("verified %v, only warned of %v", got.Verified, warned)
 	}
 }
 

@@ -65,8 +65,11 @@ type Attempt struct {
 	Config *osimage.Config `json:"config,omitempty"`
 	// RootHash is what the slot of the image carries; known without Config when it comes from the trial file.
 	RootHash string `json:"rootHash,omitempty"`
-	// StagedAt is when every byte had been read back.
-	StagedAt *time.Time `json:"stagedAt,omitempty"`
+	// Signature is what was found of the image's signatures, nil when none were asked for.
+	Signature *Signature `json:"signature,omitempty"`
+	// StagedAt is when every byte had been read back, and Staging what that took.
+	StagedAt *time.Time         `json:"stagedAt,omitempty"`
+	Staging  *v1alpha1.Progress `json:"staging,omitempty"`
 
 	// ReadyAt is when the agent took ReadyForUpdate up; BytesAtReady is Downloaded+Written at that time.
 	ReadyAt      *time.Time `json:"readyAt,omitempty"`
@@ -107,6 +110,14 @@ type Attempt struct {
 
 // Settled tells whether nothing but the answer is left to be done for the attempt.
 func (a *Attempt) Settled() bool { return a.SettledAt != nil }
+
+// Signature is the verdict on an image's signatures.
+type Signature struct {
+	// Verified tells whether all who asked for a signature found one that they trust.
+	Verified bool `json:"verified"`
+	// Message says which key signed, or what was found instead.
+	Message string `json:"message"`
+}
 
 // End is how an attempt ended.
 type End struct {

@@ -69,8 +69,9 @@ type Source interface {
 	Open(ctx context.Context, role osimage.Role, offset int64) (io.ReadCloser, error)
 }
 
-// Progress is called now and then with the raw bytes that are on the medium so far, of the whole image.
-type Progress func(done int64)
+// Progress is called often with how far staging is, of the whole image. What is to be read and to be fetched grows with
+// each content that is begun.
+type Progress func(progress osimage.Progress)
 
 // Scheme knows how one kind of machine keeps two operating systems. Every method is safe to repeat after a crash.
 //

@@ -89,8 +89,7 @@ func writeContent(
 	bars := newProgress(cmd.ErrOrStderr())
 	err = osimage.Write(cmd.Context(), image, role, target, osimage.WriteOptions{
 		Offset: offset, Resume: true, Seeds: seeds,
-		Planned:  func(plan osimage.Planned) { tellPlan(cmd, content, plan) },
-		Progress: func(done int64) { bars.show(string(role), done, content.RawSize) },
+		Progress: tellPlans(bars, role, content),
 	})
 
 	bars.end()
@@ -103,10 +102,21 @@ func writeContent(
 		content.RawDigest)
 }
 
-// tellPlan says what will be fetched, and why not all.
-func tellPlan(cmd *cobra.Command, content osimage.Content, plan osimage.Planned) {
-	fmt.Fprintf(cmd.ErrOrStderr(), "Fetching %d of the layer's %d bytes; of the content's %d bytes %d are there already, %d are "+
-		"copied from older contents\n", plan.Fetch, content.Size, content.RawSize, plan.Kept, plan.Reused)
+// tellPlans shows progress, and says of each plan what will be fetched, and why not all.
+func tellPlans(bars progress, role osimage.Role, content osimage.Content) func(osimage.Progress) {
+	var told *osimage.Planned
+
+	return func(now osimage.Progress) {
+		if plan := now.Plan; plan != nil && plan != told {
+			told = plan
+
+			bars.note(fmt.Sprintf("Fetching %d of the layer's %d bytes and %d of its chunk index, in %d requests; of the content's %d "+
+				"bytes %d are there already, %d are copied from older contents", plan.Fetch, content.Size, plan.Index, plan.Requests,
+				content.RawSize, plan.Kept, plan.Reused))
+		}
+
+		bars.write(string(role), now)
+	}
 }
 
 // openSeeds opens files and devices with older contents.

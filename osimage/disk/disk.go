@@ -342,7 +342,8 @@ func (p *plan) write(ctx context.Context, source osimage.Source, out *os.File, o
 		}
 
 		if err := osimage.Write(ctx, source, place.role, out, osimage.WriteOptions{
-			Offset: place.start, Room: place.size, Sparse: true, Progress: report.part,
+			Offset: place.start, Room: place.size, Sparse: true,
+			Progress: func(progress osimage.Progress) { report.part(progress.Written) },
 		}); err != nil {
 			return fmt.Errorf("filling the partition %s: %w", place.label, err)
 		}

@@ -43,17 +43,23 @@ func TestTwoUpdates(t *testing.T) {
 	b := newBench(t)
 	must(t, b.scheme.Check(t.Context(), b.next.Config()))
 
-	var done []int64
+	var (
+		written, verified []int64
+		last              osimage.Progress
+	)
 
-	must(t, b.scheme.Stage(t.Context(), b.next, func(bytes int64) { done = append(done, bytes) }))
+	must(t, b.scheme.Stage(t.Context(), b.next, func(now osimage.Progress) {
+		written, verified, last = append(written, now.Written), append(verified, now.Verified), now
+	}))
 
 	total := int64(0)
 	for _, content := range b.next.Config().Contents {
 		total += content.RawSize
 	}
 
-	if !slices.IsSorted(done) || done[len(done)-1] != total || b.written != total {
-		t.Errorf("progress %v and %d bytes written, want up to %d", done, b.written, total)
+	if !slices.IsSorted(written) || !slices.IsSorted(verified) || last.Written != total || last.Verified != total ||
+		last.Total != total || last.Stage != osimage.Verifying || b.written != total {
+		t.Errorf("written %v, verified %v, in the end %+v; %d bytes written, want up to %d", written, verified, last, b.written, total)
 	}
 
 	if got := b.state(t); got.Spare.Boot != slots.NoEntry || got.Spare.Version != "" {
@@ -296,7 +302,7 @@ func TestBrokenTransferResumes(t *testing.T) {
 	b.use(b.machine)
 
 	var told []int64
-	if err := b.scheme.Stage(t.Context(), b.next, func(done int64) { told = append(told, done) }); err != nil {
+	if err := b.scheme.Stage(t.Context(), b.next, func(now osimage.Progress) { told = append(told, now.Written) }); err != nil {
 		t.Fatal(err)
 	}
 
@@ -485,9 +491,13 @@ var _ dps.Host = (*faulty.Machine)(nil)
 // misled is a source that took wrong bytes for those of the running UKI.
 type misled struct{ *faulty.Image }
 
-func (misled) OpenSeeded(
-	context.Context, osimage.Role, []osimage.Seed, func(osimage.Planned),
+func (m misled) OpenSeeded(
+	ctx context.Context, role osimage.Role, seeds []osimage.Seed, _ func(osimage.Progress),
 ) (io.ReadCloser, error) {
+	if len(seeds) == 0 {
+		return m.Open(ctx, role, 0)
+	}
+
 	return io.NopCloser(io.MultiReader(strings.NewReader("wrong"), iotest.ErrReader(osimage.ErrWrongDigest))), nil
 }
 

@@ -36,7 +36,7 @@ var (
 func (s *Scheme) Stage(ctx context.Context, source slots.Source, progress slots.Progress) error {
 	image := source.Config()
 	if progress == nil {
-		progress = func(int64) {}
+		progress = func(osimage.Progress) {}
 	}
 
 	return s.withView(ctx, "staging "+image.Label(), func(v *view) error {
@@ -144,27 +144,48 @@ type writer struct {
 	source   slots.Source
 	progress slots.Progress
 	note     note
-	// before is the size of the contents before the present one.
-	before int64
+	// before is the progress of the contents before the present one.
+	before osimage.Progress
+}
+
+// tell tells how far the present content is, and with it the image.
+func (w *writer) tell(present osimage.Progress) {
+	sum := w.before.Plus(present)
+	sum.Total = 0
+
+	for _, role := range stagedRoles(w.image) {
+		content, _ := w.image.Content(role)
+		sum.Total += content.RawSize
+	}
+
+	w.progress(sum)
 }
 
 func (w *writer) writeAll(ctx context.Context) error {
 	for _, role := range stagedRoles(w.image) {
 		content, _ := w.image.Content(role)
 
-		var err error
+		var (
+			last osimage.Progress
+			err  error
+		)
+
+		tell := func(now osimage.Progress) {
+			last = now
+			w.tell(now)
+		}
+
 		if role == osimage.RoleUKI {
-			err = w.writeUKI(ctx, content)
+			err = w.writeUKI(ctx, content, tell)
 		} else {
-			err = w.writePartition(ctx, content)
+			err = w.writePartition(ctx, content, tell)
 		}
 
 		if err != nil {
 			return fmt.Errorf("writing content %s: %w", role, w.explain(role, err))
 		}
 
-		w.before += content.RawSize
-		w.progress(w.before)
+		w.before = w.before.Plus(last)
 	}
 
 	return nil
@@ -186,7 +207,7 @@ func (w *writer) explain(role osimage.Role, err error) error {
 }
 
 // writePartition writes a content and reads it back. What an earlier call has synced is read back only.
-func (w *writer) writePartition(ctx context.Context, content osimage.Content) (err error) {
+func (w *writer) writePartition(ctx context.Context, content osimage.Content, tell slots.Progress) (err error) {
 	medium, err := w.scheme.host.OpenPartition(ctx, w.number(content.Role), true)
 	if err != nil {
 		return fmt.Errorf("opening partition %d of %s: %w", w.number(content.Role), w.view.place.Disk, err)
@@ -203,15 +224,16 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content) (e
 
 	done := w.note.Synced[content.Role]
 
-	w.progress(w.before + done)
-
 	return osimage.Write(ctx, w.source, content.Role, medium, osimage.WriteOptions{
 		Room: w.room(w.number(content.Role)), Start: done, SyncEvery: w.scheme.syncEvery, Seeds: running.seeds,
 		Synced: func(synced int64) error { return w.noteSynced(content.Role, synced) },
-		Progress: func(now int64) {
-			w.scheme.written(max(0, now-done)) // it goes back when all is written once more
-			done = now
-			w.progress(w.before + now)
+		Progress: func(now osimage.Progress) {
+			if now.Stage != osimage.Surveying {
+				w.scheme.written(max(0, now.Written-done)) // it goes back when all is written once more
+				done = now.Written
+			}
+
+			tell(now)
 		},
 	})
 }
@@ -266,13 +288,13 @@ func (w *writer) runningUKI() (seeds, error) {
 // seeded is a source that need not fetch what is at hand.
 type seeded interface {
 	OpenSeeded(
-		ctx context.Context, role osimage.Role, seeds []osimage.Seed, planned func(osimage.Planned),
+		ctx context.Context, role osimage.Role, seeds []osimage.Seed, progress func(osimage.Progress),
 	) (io.ReadCloser, error)
 }
 
-func (w *writer) openUKI(ctx context.Context, running seeds) (io.ReadCloser, error) {
-	if source, ok := w.source.(seeded); ok && len(running.seeds) > 0 {
-		return source.OpenSeeded(ctx, osimage.RoleUKI, running.seeds, nil)
+func (w *writer) openUKI(ctx context.Context, running seeds, tell slots.Progress) (io.ReadCloser, error) {
+	if source, ok := w.source.(seeded); ok {
+		return source.OpenSeeded(ctx, osimage.RoleUKI, running.seeds, tell)
 	}
 
 	return w.source.Open(ctx, osimage.RoleUKI, 0)
@@ -296,10 +318,28 @@ func (w *writer) noteSynced(role osimage.Role, bytes int64) error {
 
 // writeUKI writes the UKI beside the boot entries, under a name that the boot loader does not list. It is small and is
 // written anew when it is not there in full.
-func (w *writer) writeUKI(ctx context.Context, content osimage.Content) (err error) {
+func (w *writer) writeUKI(ctx context.Context, content osimage.Content, tell slots.Progress) (err error) {
 	found, err := fileDigest(ctx, w.view.files, stagedUKI, content.RawSize)
-	if err != nil || found == content.RawDigest {
+	if err != nil {
 		return err
+	}
+
+	last := osimage.Progress{}
+	known := func(now osimage.Progress) {
+		last = now
+		tell(now)
+	}
+
+	// It is there: read back in the end.
+	defer func() {
+		if err == nil {
+			last.Stage, last.Written = osimage.Verifying, content.RawSize
+			tell(last)
+		}
+	}()
+
+	if found == content.RawDigest {
+		return nil
 	}
 
 	if err := w.view.files.Remove(stagedUKI); err != nil {
@@ -313,7 +353,7 @@ func (w *writer) writeUKI(ctx context.Context, content osimage.Content) (err err
 
 	defer func() { err = errors.Join(err, running.close()) }()
 
-	err = w.createUKI(ctx, content, running)
+	err = w.createUKI(ctx, content, running, known)
 	if !errors.Is(err, osimage.ErrWrongDigest) || len(running.seeds) == 0 {
 		return err
 	}
@@ -323,12 +363,14 @@ func (w *writer) writeUKI(ctx context.Context, content osimage.Content) (err err
 		return fmt.Errorf("removing %s: %w", stagedUKI, err)
 	}
 
-	return w.createUKI(ctx, content, seeds{})
+	return w.createUKI(ctx, content, seeds{}, known)
 }
 
 // createUKI writes the file, with what the running UKI has.
-func (w *writer) createUKI(ctx context.Context, content osimage.Content, running seeds) (err error) {
-	reader, err := w.openUKI(ctx, running)
+func (w *writer) createUKI(
+	ctx context.Context, content osimage.Content, running seeds, tell slots.Progress,
+) (err error) {
+	reader, err := w.openUKI(ctx, running, tell)
 	if err != nil {
 		return fmt.Errorf("opening it: %w", err)
 	}
@@ -362,7 +404,13 @@ func (w *writer) verify(ctx context.Context) error {
 
 	w.note.Verified = true
 
-	return w.scheme.saveNote(w.note)
+	if err := w.scheme.saveNote(w.note); err != nil {
+		return err
+	}
+
+	w.tell(osimage.Progress{Stage: osimage.Verifying, Verified: content.RawSize})
+
+	return nil
 }
 
 // checkUKI refuses a UKI that does not start the image's root file system, or that would be sorted elsewhere.
