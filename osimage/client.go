@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/stayput-dev/stayput/osimage/hosts"
@@ -127,7 +126,7 @@ func (c *Client) image(ctx context.Context, reference, architecture string) (*Im
 		return nil, err
 	}
 
-	digests := []string{descriptor.Digest.String()}
+	digests, chosenFrom := []string{descriptor.Digest.String()}, ""
 
 	if descriptor.MediaType == types.OCIImageIndex {
 		parsed, descriptor, err = c.fromIndex(ctx, parsed, descriptor, cmp.Or(architecture, runtime.GOARCH))
@@ -135,6 +134,7 @@ func (c *Client) image(ctx context.Context, reference, architecture string) (*Im
 			return nil, err
 		}
 
+		chosenFrom = digests[0]
 		digests = append(digests, descriptor.Digest.String())
 	}
 
@@ -150,7 +150,7 @@ func (c *Client) image(ctx context.Context, reference, architecture string) (*Im
 
 	image := &Image{
 		reference: parsed.Context().Name() + "@" + descriptor.Digest.String(),
-		digest:    descriptor.Digest.String(), manifest: descriptor.Manifest, blobs: source,
+		digest:    descriptor.Digest.String(), chosenFrom: chosenFrom, manifest: descriptor.Manifest, blobs: source,
 		signature: signature,
 	}
 
@@ -211,24 +211,37 @@ func (c *Client) get(ctx context.Context, reference name.Reference) (*remote.Des
 
 	err = c.retry.do(ctx, reference.Name(), func(ctx context.Context) error {
 		return place.each(ctx, reference.Name(), need, func(host *endpoint) error {
-			local := host.reference(reference)
+			return host.reading(ctx, c.keychain, reference.Context(),
+				func(local name.Repository, session http.RoundTripper) (err error) {
+					descriptor, err = getManifest(ctx, session, local, reference)
 
-			return host.authorized(ctx, c.keychain, local.Context(), []string{local.Scope(transport.PullScope)},
-				func(session http.RoundTripper) (err error) {
-					descriptor, err = remote.Get(local, remote.WithContext(ctx), remote.WithTransport(session))
-					if err != nil {
-						return err
-					}
-
-					return checkManifest(reference.Name(), descriptor)
+					return err
 				})
 		})
 	})
+
+	return descriptor, err
+}
+
+// getManifest fetches the manifest of a reference from where a host has its repository.
+func getManifest(
+	ctx context.Context, session http.RoundTripper, local name.Repository, reference name.Reference,
+) (*remote.Descriptor, error) {
+	descriptor, err := remote.Get(within(local, reference.Identifier()), remote.WithContext(ctx), remote.WithTransport(session))
 	if err != nil {
 		return nil, err
 	}
 
-	return descriptor, nil
+	return descriptor, checkManifest(reference.Name(), descriptor)
+}
+
+// within names a tag or a digest of a repository.
+func within(repository name.Repository, tagOrDigest string) name.Reference {
+	if isDigest(tagOrDigest) {
+		return repository.Digest(tagOrDigest)
+	}
+
+	return repository.Tag(tagOrDigest)
 }
 
 // fromIndex picks the image of the wanted architecture.

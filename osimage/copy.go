@@ -43,6 +43,8 @@ type CopyOptions struct {
 	Architecture string
 	// DryRun finds out what would be copied, and copies nothing.
 	DryRun bool
+	// Images refuses what holds no OS image, and images that are not as they should be, before anything is copied.
+	Images bool
 	// Progress, when set, is called with the bytes of the blobs that are copied. It is called from several goroutines.
 	Progress func(done, total int64)
 }
@@ -61,6 +63,9 @@ type Copied struct {
 	PresentBytes     int64 `json:"presentBytes"`
 	// Attached is the number of manifests that refer to others: signatures, attestations and the like.
 	Attached int `json:"attached"`
+	// ChosenFrom is the digest of the index that the copied manifest was chosen from, "" when there was none. What is
+	// attached to that index was not copied.
+	ChosenFrom string `json:"chosenFrom,omitempty"`
 }
 
 // store is one side of a copy. What it does not have is ErrNotFound.
@@ -69,8 +74,9 @@ type store interface {
 	manifest(ctx context.Context, tagOrDigest string) (copiedManifest, error)
 	// referrers lists the manifests with this subject.
 	referrers(ctx context.Context, digest string) ([]v1.Descriptor, error)
-	// source gives the bytes of blobs, unverified.
+	// source gives the bytes of blobs, unverified, and blobName says where a person finds one.
 	source() blobs
+	blobName(digest string) string
 	// hasManifest tells whether a manifest is there, under the tag when there is one. Listed is for those that nothing else
 	// names: a folder lists them in its index.
 	hasManifest(ctx context.Context, digest, tag string, listed bool) (bool, error)
@@ -93,39 +99,54 @@ type store interface {
 // mounted. Each digest is verified. The tag comes last, so whoever sees it sees all of it, with its signatures. It is
 // safe to call again after a failure; blobs in a folder go on at the byte, others at the blob. Memory does not grow with
 // the size of blobs.
-func (c *Client) Copy(ctx context.Context, from, to Location, options CopyOptions) (result Copied, err error) {
+func (c *Client) Copy(ctx context.Context, from, to Location, options CopyOptions) (Copied, error) {
 	source, start, err := c.openSource(ctx, from)
 	if err != nil {
 		return Copied{}, err
 	}
 
-	defer func() { err = errors.Join(err, source.close()) }()
-
-	plan := &copyPlan{from: source, seen: map[string]bool{}, blobs: map[string]bool{}}
+	plan := newCopyPlan(source)
 
 	root, err := plan.root(ctx, start, options.Architecture)
 	if err != nil {
 		return Copied{}, fmt.Errorf("reading what is to be copied: %w", err)
 	}
 
-	target, tag, err := c.openTarget(to, start, root.digest, options.DryRun)
+	if to.Dir != "" && to.Tag == "" && !isDigest(start) {
+		to.Tag = start
+	}
+
+	return c.copyRoot(ctx, plan, root, to, options)
+}
+
+// copyRoot copies a manifest with everything that belongs to it.
+func (c *Client) copyRoot(
+	ctx context.Context, plan *copyPlan, root copiedManifest, to Location, options CopyOptions,
+) (result Copied, err error) {
+	target, tag, err := c.openTarget(to, root.digest, options.DryRun)
 	if err != nil {
 		return Copied{}, err
 	}
 
 	defer func() { err = errors.Join(err, target.close()) }()
 
-	if err := plan.add(ctx, root, "", 0); err != nil {
+	err = plan.add(ctx, root, "", 0)
+	if err == nil && options.Images {
+		err = plan.checkImages(ctx, root)
+	}
+
+	if err != nil {
 		return Copied{}, fmt.Errorf("reading what is to be copied: %w", err)
 	}
 
 	run := &copyRun{plan: plan, to: target, options: options}
 
 	if err := run.all(ctx, root, tag); err != nil {
-		return Copied{}, fmt.Errorf("copying to %s: %w", to, err)
+		return Copied{}, fmt.Errorf("copying: %w", err) // the cause names the repository, or a file of the folder
 	}
 
-	run.result.Reference, run.result.Digest, run.result.Attached = target.reference(root.digest), root.digest, plan.attached
+	run.result.Reference, run.result.Digest = target.reference(root.digest), root.digest
+	run.result.Attached, run.result.ChosenFrom = plan.attached, plan.chosenFrom
 
 	return run.result, nil
 }
@@ -225,6 +246,10 @@ func (r *copyRun) copyBlobs(ctx context.Context, blobs []v1.Descriptor) error {
 
 	for _, blob := range blobs {
 		group.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx) // another one failed
+			}
+
 			var before int64
 
 			// A blob that is begun anew takes its bytes back.

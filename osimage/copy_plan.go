@@ -56,6 +56,8 @@ type copyNode struct {
 	// tag is that of something attached by tag. What is listed has no other that names it.
 	tag    string
 	listed bool
+	// image tells that it is an OS image.
+	image bool
 }
 
 // copyPlan collects what belongs to an artifact.
@@ -66,6 +68,12 @@ type copyPlan struct {
 	seen, blobs map[string]bool
 	bytes       int64
 	attached    int
+	// chosenFrom is the digest of the index that the root was chosen from.
+	chosenFrom string
+}
+
+func newCopyPlan(from store) *copyPlan {
+	return &copyPlan{from: from, seen: map[string]bool{}, blobs: map[string]bool{}}
 }
 
 // root finds what is copied: what the source names, or the manifest of an index that is for an architecture.
@@ -98,7 +106,7 @@ func (p *copyPlan) root(ctx context.Context, tagOrDigest, architecture string) (
 	switch len(found) {
 	case 1:
 		child, err := p.from.manifest(ctx, found[0].Digest.String())
-		child.platform = found[0].Platform
+		child.platform, p.chosenFrom = found[0].Platform, root.digest
 
 		return child, err
 	case 0:
@@ -161,7 +169,7 @@ func (p *copyPlan) add(ctx context.Context, manifest copiedManifest, tag string,
 
 // node is a manifest with those of its blobs that are not in the plan yet.
 func (p *copyPlan) node(manifest copiedManifest, contents manifestContents) (copyNode, error) {
-	result := copyNode{manifest: manifest, listed: contents.Subject != nil}
+	result := copyNode{manifest: manifest, listed: contents.Subject != nil, image: contents.ArtifactType == ArtifactType}
 
 	if manifest.mediaType == "" {
 		result.manifest.mediaType = contents.MediaType
@@ -186,6 +194,32 @@ func (p *copyPlan) node(manifest copiedManifest, contents manifestContents) (cop
 	}
 
 	return result, nil
+}
+
+// checkImages makes sure that there is an image, and that each is one of ours with all that its config says.
+func (p *copyPlan) checkImages(ctx context.Context, root copiedManifest) error {
+	found := false
+
+	for _, node := range p.nodes {
+		if !node.image {
+			continue
+		}
+
+		image := &Image{
+			reference: p.from.reference(node.manifest.digest), manifest: node.manifest.data, blobs: p.from.source(),
+		}
+		if err := image.load(ctx, nil); err != nil {
+			return err
+		}
+
+		found = true
+	}
+
+	if !found {
+		return notAnImage(p.from.reference(root.digest), "nothing in it has the artifactType "+ArtifactType, nil)
+	}
+
+	return nil
 }
 
 // addAttached adds what refers to a manifest, by tag or as its subject.

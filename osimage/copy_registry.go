@@ -1,11 +1,13 @@
 package osimage
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -16,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/stayput-dev/stayput/osimage/hosts"
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 // registryStore is a repository of a registry.
@@ -48,10 +51,10 @@ func (c *Client) openSource(ctx context.Context, from Location) (store, string, 
 	return &registryStore{client: c, repository: parsed.Context(), content: content}, parsed.Identifier(), nil
 }
 
-// openTarget opens a target, and tells which tag the copy gets; start is what the source calls it.
-func (c *Client) openTarget(to Location, start, digest string, dryRun bool) (store, string, error) {
+// openTarget opens a target, and tells which tag the copy gets; digest is what is copied.
+func (c *Client) openTarget(to Location, digest string, dryRun bool) (store, string, error) {
 	if to.Dir != "" {
-		return openFolderTarget(to, start, dryRun)
+		return openFolderTarget(to, dryRun)
 	}
 
 	parsed, err := c.parse(to.Reference)
@@ -81,96 +84,105 @@ func (r *registryStore) close() error { return nil }
 
 func (r *registryStore) source() blobs { return r.content }
 
+func (r *registryStore) blobName(digest string) string { return r.reference(digest) }
+
 func (r *registryStore) reference(digest string) string {
 	return r.repository.Name() + "@" + digest
 }
 
-func (r *registryStore) named(tagOrDigest string) name.Reference {
-	if isDigest(tagOrDigest) {
-		return r.repository.Digest(tagOrDigest)
-	}
-
-	return r.repository.Tag(tagOrDigest)
-}
-
 func (r *registryStore) manifest(ctx context.Context, tagOrDigest string) (copiedManifest, error) {
-	reference := r.named(tagOrDigest)
-
 	var (
+		reference  = within(r.repository, tagOrDigest)
 		descriptor *remote.Descriptor
 		err        error
 	)
 
-	if r.writer == nil {
-		descriptor, err = r.client.get(ctx, reference)
-	} else {
-		err = r.write(ctx, nil, func(ctx context.Context, option []remote.Option, repository name.Repository) (err error) {
-			descriptor, err = remote.Get(r.writer.reference(reference), option...)
+	get := func(ctx context.Context, session http.RoundTripper, local name.Repository) (err error) {
+		descriptor, err = getManifest(ctx, session, local, reference)
 
-			return err
-		})
+		return err
+	}
+
+	switch {
+	case r.writer != nil:
+		err = r.write(ctx, nil, get)
+	case trust.IsSignatureTag(tagOrDigest):
+		err = r.optional(ctx, reference.Name(), get)
+	default:
+		descriptor, err = r.client.get(ctx, reference)
 	}
 
 	if err != nil {
 		return copiedManifest{}, err
 	}
 
-	if descriptor.Size > maxManifest {
-		return copiedManifest{}, notAnArtifact(reference.Name(), "its manifest has more than 4 MiB")
-	}
-
-	return copiedManifest{
-		digest: descriptor.Digest.String(), mediaType: descriptor.MediaType, data: descriptor.Manifest, platform: descriptor.Platform,
-	}, nil
+	return copiedManifest{digest: descriptor.Digest.String(), mediaType: descriptor.MediaType, data: descriptor.Manifest}, nil
 }
 
 // referrers asks the hosts until one has some: a mirror that knows of none may not keep them.
-func (r *registryStore) referrers(ctx context.Context, digest string) ([]v1.Descriptor, error) {
-	place := r.content.place.Load()
+func (r *registryStore) referrers(ctx context.Context, digest string) (found []v1.Descriptor, err error) {
 	subject := r.reference(digest)
-	answered := false
 
-	var found []v1.Descriptor
+	err = r.optional(ctx, subject, func(ctx context.Context, session http.RoundTripper, local name.Repository) error {
+		index, err := remote.Referrers(local.Digest(digest), remote.WithContext(ctx), remote.WithTransport(session))
+		if err != nil {
+			return err
+		}
 
-	err := r.client.retry.do(ctx, subject, func(ctx context.Context) error {
+		manifest, err := index.IndexManifest()
+		if err != nil {
+			return err
+		}
+
+		if found = manifest.Manifests; len(found) == 0 {
+			return &Error{Kind: ErrNotFound, Subject: subject, Detail: "it has no referrers"}
+		}
+
+		return nil
+	})
+
+	return found, ignoreNotFound(err)
+}
+
+// optional asks for what need not be there, until a host has it. When a host that may be asked for tags does not have it,
+// those that cannot be reached do not matter: behind an air gap nobody else is there.
+func (r *registryStore) optional(
+	ctx context.Context, subject string,
+	work func(ctx context.Context, session http.RoundTripper, local name.Repository) error,
+) error {
+	place := r.content.place.Load()
+
+	return r.client.retry.do(ctx, subject, func(ctx context.Context) error {
+		absent, others := false, false
+
 		err := place.each(ctx, subject, hosts.Resolve, func(host *endpoint) error {
-			local := host.repository(r.repository)
+			err := host.reading(ctx, r.client.keychain, r.repository, func(local name.Repository, session http.RoundTripper) error {
+				return work(ctx, session, local)
+			})
 
-			return host.authorized(ctx, r.client.keychain, local, []string{local.Scope(transport.PullScope)},
-				func(session http.RoundTripper) error {
-					index, err := remote.Referrers(local.Digest(digest), remote.WithContext(ctx), remote.WithTransport(session))
-					if err != nil {
-						return err
-					}
+			network, isNetwork := errors.AsType[*net.OpError](err)
 
-					manifest, err := index.IndexManifest()
-					if err != nil {
-						return err
-					}
+			switch {
+			case errors.Is(classify(ctx, subject, err), ErrNotFound):
+				absent = true
+			case !isNetwork || network.Op != "dial":
+				others = true
+			}
 
-					answered, found = true, manifest.Manifests
-
-					if len(found) == 0 && !host.last {
-						return &Error{Kind: ErrNotFound, Subject: subject, Detail: "it has no referrers"}
-					}
-
-					return nil
-				})
+			return err
 		})
-		if answered {
-			return nil
+		if err != nil && absent && !others {
+			return &Error{Kind: ErrNotFound, Subject: subject, Detail: "no host that can be reached has it"}
 		}
 
 		return err
 	})
-
-	return found, err
 }
 
-// write asks, or tells, the host that is written to. The options are for the registry library.
+// write asks, or tells, the host that is written to; local is where it has the repository.
 func (r *registryStore) write(
 	ctx context.Context, alsoPull *name.Repository,
-	work func(ctx context.Context, options []remote.Option, repository name.Repository) error,
+	work func(ctx context.Context, session http.RoundTripper, local name.Repository) error,
 ) error {
 	repository := r.writer.repository(r.repository)
 	scopes := []string{repository.Scope(transport.PushScope)}
@@ -181,29 +193,23 @@ func (r *registryStore) write(
 
 	return r.client.retry.do(ctx, r.repository.Name(), func(ctx context.Context) error {
 		return r.writer.authorized(ctx, r.client.keychain, repository, scopes, func(session http.RoundTripper) error {
-			return work(ctx, []remote.Option{
-				remote.WithContext(ctx), remote.WithTransport(session),
-				// Tries, their pauses and who is told of them are the client's.
-				remote.WithRetryPredicate(func(error) bool { return false }),
-			}, repository)
+			return work(ctx, session, repository)
 		})
 	})
 }
 
-func (r *registryStore) hasManifest(ctx context.Context, digest, tag string, _ bool) (bool, error) {
-	if tag != "" {
-		tagged, err := r.manifest(ctx, tag)
-
-		return err == nil && tagged.digest == digest, ignoreNotFound(err)
+// writeOptions are the registry library's options. Tries, their pauses and who is told of them are the client's.
+func writeOptions(ctx context.Context, session http.RoundTripper) []remote.Option {
+	return []remote.Option{
+		remote.WithContext(ctx), remote.WithTransport(session), remote.WithRetryPredicate(func(error) bool { return false }),
 	}
+}
 
-	err := r.write(ctx, nil, func(_ context.Context, options []remote.Option, repository name.Repository) error {
-		_, err := remote.Head(repository.Digest(digest), options...)
+// hasManifest reads the manifest: the registry's word alone does not count.
+func (r *registryStore) hasManifest(ctx context.Context, digest, tag string, _ bool) (bool, error) {
+	found, err := r.manifest(ctx, cmp.Or(tag, digest))
 
-		return err
-	})
-
-	return err == nil, ignoreNotFound(err)
+	return err == nil && found.digest == digest, ignoreNotFound(err)
 }
 
 func ignoreNotFound(err error) error {
@@ -215,8 +221,8 @@ func ignoreNotFound(err error) error {
 }
 
 func (r *registryStore) hasBlob(ctx context.Context, blob v1.Descriptor) (has bool, err error) {
-	err = r.write(ctx, nil, func(_ context.Context, options []remote.Option, repository name.Repository) error {
-		layer, err := remote.Layer(repository.Digest(blob.Digest.String()), options...)
+	err = r.write(ctx, nil, func(ctx context.Context, session http.RoundTripper, local name.Repository) error {
+		layer, err := remote.Layer(local.Digest(blob.Digest.String()), writeOptions(ctx, session)...)
 		if err != nil {
 			return err
 		}
@@ -234,7 +240,7 @@ func (r *registryStore) putBlob(ctx context.Context, descriptor v1.Descriptor, f
 	layer, err := partial.CompressedToLayer(&copiedLayer{
 		ctx: ctx, progress: progress,
 		uploadedLayer: uploadedLayer{
-			blobs: from.source(), descriptor: descriptor, path: from.reference(descriptor.Digest.String()),
+			blobs: from.source(), descriptor: descriptor, path: from.blobName(descriptor.Digest.String()),
 			blob: blob{
 				digest: descriptor.Digest.String(), size: descriptor.Size,
 				subject: "blob " + descriptor.Digest.String() + " for " + r.repository.Name(),
@@ -253,8 +259,8 @@ func (r *registryStore) putBlob(ctx context.Context, descriptor v1.Descriptor, f
 		layer = &remote.MountableLayer{Layer: layer, Reference: repository.Digest(descriptor.Digest.String())}
 	}
 
-	err = r.write(ctx, alsoPull, func(_ context.Context, options []remote.Option, repository name.Repository) error {
-		return remote.WriteLayer(repository, layer, options...)
+	err = r.write(ctx, alsoPull, func(ctx context.Context, session http.RoundTripper, local name.Repository) error {
+		return remote.WriteLayer(local, layer, writeOptions(ctx, session)...)
 	})
 	if err == nil {
 		progress(descriptor.Size)
@@ -264,14 +270,9 @@ func (r *registryStore) putBlob(ctx context.Context, descriptor v1.Descriptor, f
 }
 
 func (r *registryStore) putManifest(ctx context.Context, manifest copiedManifest, tag string, _ bool) error {
-	return r.write(ctx, nil, func(_ context.Context, options []remote.Option, repository name.Repository) error {
-		var reference name.Reference = repository.Digest(manifest.digest)
-		if tag != "" {
-			reference = repository.Tag(tag)
-		}
-
+	return r.write(ctx, nil, func(ctx context.Context, session http.RoundTripper, local name.Repository) error {
 		// It also adds a referrer to the list of its subject, where the registry does not do so itself.
-		return remote.Put(reference, rawManifest{manifest}, options...)
+		return remote.Put(within(local, cmp.Or(tag, manifest.digest)), rawManifest{manifest}, writeOptions(ctx, session)...)
 	})
 }
 

@@ -2,7 +2,6 @@ package osimage_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,187 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/registrytest"
 	"github.com/stayput-dev/stayput/osimage/trust"
 )
-
-const simpleSigning = "application/vnd.dev.cosign.simplesigning.v1+json"
-
-// site is a registry with the means to put anything into it.
-type site struct {
-	*registrytest.Faulty
-
-	client *osimage.Client
-	remote []remote.Option
-}
-
-func newSite(t *testing.T, options ...registrytest.FaultyOption) *site {
-	t.Helper()
-
-	registry := registrytest.StartFaulty(t, options...)
-
-	return &site{Faulty: registry, client: clientOf(t, registry), remote: []remote.Option{remote.WithTransport(registry.Client().Transport)}}
-}
-
-func (s *site) at(t *testing.T, reference string) name.Reference {
-	t.Helper()
-
-	parsed, err := name.ParseReference(s.Address + "/" + reference)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return parsed
-}
-
-// manifest puts blobs and a manifest that names them, and returns its descriptor.
-func (s *site) manifest(t *testing.T, reference, artifactType string, subject *v1.Descriptor, layers ...v1.Descriptor) v1.Descriptor {
-	t.Helper()
-
-	repository := s.at(t, reference).Context()
-	config := s.blob(t, repository, "application/vnd.oci.empty.v1+json", []byte("{}"), nil)
-
-	return s.raw(t, reference, types.OCIManifestSchema1, v1.Manifest{
-		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: artifactType, Config: config, Layers: layers, Subject: subject,
-	})
-}
-
-// raw puts a manifest of any kind. Without a tag it is named by its digest.
-func (s *site) raw(t *testing.T, reference string, mediaType types.MediaType, manifest any) v1.Descriptor {
-	t.Helper()
-
-	data, err := json.Marshal(manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	digest, size, err := v1.SHA256(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if !strings.Contains(reference, ":") {
-		reference += "@" + digest.String()
-	}
-
-	if err := remote.Put(s.at(t, reference), taggable{data, mediaType}, s.remote...); err != nil {
-		t.Fatal(err)
-	}
-
-	return v1.Descriptor{MediaType: mediaType, Digest: digest, Size: size}
-}
-
-type taggable struct {
-	data      []byte
-	mediaType types.MediaType
-}
-
-func (r taggable) RawManifest() ([]byte, error)        { return r.data, nil }
-func (r taggable) MediaType() (types.MediaType, error) { return r.mediaType, nil }
-
-func (s *site) blob(
-	t *testing.T, repository name.Repository, mediaType types.MediaType, data []byte, annotations map[string]string,
-) v1.Descriptor {
-	t.Helper()
-
-	layer := static.NewLayer(data, mediaType)
-	if err := remote.WriteLayer(repository, layer, s.remote...); err != nil {
-		t.Fatal(err)
-	}
-
-	digest, err := layer.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return v1.Descriptor{MediaType: mediaType, Digest: digest, Size: int64(len(data)), Annotations: annotations}
-}
-
-// sign puts a cosign-like signature of a digest at its tag.
-func (s *site) sign(t *testing.T, repository string, of v1.Descriptor, signatures ...string) v1.Descriptor {
-	t.Helper()
-
-	tag := repository + ":" + strings.Replace(of.Digest.String(), ":", "-", 1) + ".sig"
-
-	layers := make([]v1.Descriptor, 0, len(signatures))
-
-	for _, signature := range signatures {
-		// The payload is the same for all.
-		layers = append(layers, s.blob(t, s.at(t, tag).Context(), simpleSigning, []byte("payload of "+of.Digest.String()),
-			map[string]string{"dev.cosignproject.cosign/signature": signature}))
-	}
-
-	return s.manifest(t, tag, "", nil, layers...)
-}
-
-// release fills a repository with an index of two images, signatures by tag of the index and an image, a referrer of an
-// image, and a referrer of that. It returns the index, and all manifests.
-func (s *site) release(t *testing.T, repository string) (index v1.Descriptor, all []v1.Descriptor) {
-	t.Helper()
-
-	entries := make([]v1.Descriptor, 0, len(osimage.Architectures()))
-
-	for _, architecture := range osimage.Architectures() {
-		parts := someContents()
-		parts[osimage.RoleUKI] = []byte("uki for " + architecture)
-
-		input := spec(t, parts)
-		input.Architecture = architecture
-
-		dir := t.TempDir()
-		if _, err := osimage.Build(t.Context(), dir, input); err != nil {
-			t.Fatal(err)
-		}
-
-		pushed, err := s.client.Push(background(t), dir, "", s.Address+"/"+repository+":of-"+architecture, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		descriptor, err := remote.Head(s.at(t, repository+"@"+pushed.Digest), s.remote...)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		descriptor.Platform = &v1.Platform{OS: "linux", Architecture: architecture}
-		descriptor.ArtifactType = osimage.ArtifactType
-		entries = append(entries, *descriptor)
-	}
-
-	index = s.raw(t, repository+":1.1.0", types.OCIImageIndex, v1.IndexManifest{
-		SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: entries,
-	})
-
-	bundle := s.manifest(t, repository, "application/vnd.dev.sigstore.bundle.v0.3+json", &entries[0],
-		s.blob(t, s.at(t, repository).Context(), "application/vnd.dev.sigstore.bundle.v0.3+json", []byte("bundle"), nil))
-	about := s.manifest(t, repository, "text/spdx", &bundle, s.blob(t, s.at(t, repository).Context(), "text/spdx", []byte("about"), nil))
-
-	return index, append([]v1.Descriptor{
-		index, bundle, about, s.sign(t, repository, index, "one"), s.sign(t, repository, entries[1], "two", "three"),
-	}, entries...)
-}
-
-func (s *site) location(reference string) osimage.Location {
-	return osimage.Location{Reference: s.Address + "/" + reference}
-}
-
-func copyTo(t *testing.T, client *osimage.Client, from, to osimage.Location, options osimage.CopyOptions) osimage.Copied {
-	t.Helper()
-
-	copied, err := client.Copy(background(t), from, to, options)
-	if err != nil {
-		t.Fatalf("%s to %s: %v", from, to, err)
-	}
-
-	return copied
-}
 
 // A registry, a folder, another folder (such as a USB stick), a registry without the referrers API, and one with it.
 func TestCopyInAllDirections(t *testing.T) {
@@ -366,43 +192,6 @@ func TestCopyWithoutDoing(t *testing.T) {
 	}
 }
 
-// What is damaged on the way, or at the source, is not named at the target.
-func TestCopyRefusesWrongBytes(t *testing.T) {
-	t.Parallel()
-
-	source := newSite(t)
-	_, all := source.release(t, "os/labos")
-
-	image, err := clientOf(t, source.Faulty, osimage.WithArchitecture("amd64")).Image(background(t), source.Address+wireTag)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	digest := layerDigest(t, image, osimage.RoleUSR)
-
-	source.Misbehave(99, registrytest.Blobs(digest), registrytest.Changed)
-
-	target, dir := newSite(t), filepath.Join(t.TempDir(), "folder")
-
-	for _, to := range []osimage.Location{{Dir: dir}, target.location("os/labos:1")} {
-		_, err := source.client.Copy(background(t), source.location("os/labos:1.1.0"), to, osimage.CopyOptions{})
-		if !errors.Is(err, osimage.ErrWrongDigest) {
-			t.Errorf("%s: got %v, want that the digest is wrong", to, err)
-		}
-	}
-
-	for _, manifest := range all {
-		if _, err := remote.Get(target.at(t, "os/labos@"+manifest.Digest.String()), target.remote...); err == nil {
-			t.Errorf("the target has %s", manifest.Digest)
-		}
-	}
-
-	_, err = source.client.Copy(background(t), osimage.Location{Dir: dir}, target.location("os/labos:1"), osimage.CopyOptions{})
-	if !errors.Is(err, osimage.ErrNotFound) {
-		t.Errorf("the folder has an artifact: %v", err)
-	}
-}
-
 // A copy that failed goes on: in a folder at the byte, in a registry with the blobs that are missing.
 func TestCopyGoesOn(t *testing.T) {
 	t.Parallel()
@@ -503,70 +292,6 @@ func TestCopyKeepsSignaturesOfTheTarget(t *testing.T) {
 
 		if got := strings.Join(found, " "); got != "theirs one" {
 			t.Errorf("the signatures are %q", got)
-		}
-	}
-}
-
-// Whatever a registry says it has, reading it ends with one clear error.
-func TestCopyRefusesHostileArtifacts(t *testing.T) {
-	t.Parallel()
-
-	source := newSite(t)
-	repository := source.at(t, "evil/os").Context()
-	layer := source.blob(t, repository, "text/plain", []byte("x"), nil)
-	nested := source.manifest(t, "evil/os", "", nil, layer)
-
-	for range 6 {
-		nested = source.raw(t, "evil/os", types.OCIImageIndex, v1.IndexManifest{
-			SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{nested},
-		})
-	}
-
-	negative := layer
-	negative.Size = -1
-
-	for name, test := range map[string]struct {
-		reference v1.Descriptor
-		says      string
-	}{
-		"nested":        {nested, "nested"},
-		"negative size": {source.manifest(t, "evil/os", "", nil, negative), "-1 bytes"},
-		"no digest":     {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"layers": []any{map[string]any{}}}), "digest"},
-		"no digest of a manifest": {source.raw(t, "evil/os", types.OCIImageIndex,
-			map[string]any{"mediaType": types.OCIImageIndex, "manifests": []any{map[string]any{}}}), "without a digest"},
-		"nothing":    {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"schemaVersion": 2}), "neither"},
-		"wrong type": {source.raw(t, "evil/os", types.OCIManifestSchema1, map[string]any{"layers": 5}), "cannot be read"},
-		"strange digest": {source.raw(t, "evil/os", types.OCIManifestSchema1,
-			map[string]any{"layers": []any{map[string]any{"digest": "sha256:../../../etc/passwd", "size": 1}}}), "cannot be read"},
-	} {
-		_, err := source.client.Copy(background(t), source.location("evil/os@"+test.reference.Digest.String()),
-			osimage.Location{Dir: t.TempDir()}, osimage.CopyOptions{})
-		if !errors.Is(err, osimage.ErrNotAnImage) || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: got %v, want an error that says %q", name, err, test.says)
-		}
-	}
-}
-
-func TestCopyLocationsThatCannotBe(t *testing.T) {
-	t.Parallel()
-
-	source := newSite(t)
-	source.release(t, "os/labos")
-
-	other := "sha256:" + strings.Repeat("0", 64)
-
-	for _, test := range []struct {
-		from, to osimage.Location
-		want     error
-	}{
-		{source.location("os/labos"), osimage.Location{Dir: t.TempDir()}, osimage.ErrInvalid},
-		{source.location("os/labos:none"), osimage.Location{Dir: t.TempDir()}, osimage.ErrNotFound},
-		{source.location("os/labos:1.1.0"), source.location("os/labos@" + other), osimage.ErrInvalid},
-		{source.location("os/labos:1.1.0"), osimage.Location{Dir: t.TempDir(), Tag: other}, osimage.ErrInvalid},
-		{osimage.Location{Dir: t.TempDir()}, source.location("os/labos:2"), osimage.ErrNotFound},
-	} {
-		if _, err := source.client.Copy(background(t), test.from, test.to, osimage.CopyOptions{}); !errors.Is(err, test.want) {
-			t.Errorf("%s to %s: got %v, want %v", test.from, test.to, err, test.want)
 		}
 	}
 }

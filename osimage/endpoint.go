@@ -47,17 +47,6 @@ func (e *endpoint) repository(repository name.Repository) name.Repository {
 	return e.registry.Repo(repository.RepositoryStr())
 }
 
-// reference is where the host has an image of the registry.
-func (e *endpoint) reference(reference name.Reference) name.Reference {
-	repository := e.repository(reference.Context())
-
-	if digest, ok := reference.(name.Digest); ok {
-		return repository.Digest(digest.DigestStr())
-	}
-
-	return repository.Tag(reference.Identifier())
-}
-
 // authorized does work with a session for a repository. When the registry does not accept a session that was good
 // before, work is done once more with a new one.
 func (e *endpoint) authorized(
@@ -84,6 +73,17 @@ func (e *endpoint) authorized(
 	}
 
 	return work(session)
+}
+
+// reading is authorized for what may be pulled from a repository of the registry; local is where the host has it.
+func (e *endpoint) reading(
+	ctx context.Context, keychain authn.Keychain, repository name.Repository,
+	work func(local name.Repository, session http.RoundTripper) error,
+) error {
+	local := e.repository(repository)
+
+	return e.authorized(ctx, keychain, local, []string{local.Scope(transport.PullScope)},
+		func(session http.RoundTripper) error { return work(local, session) })
 }
 
 func (e *endpoint) session(

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -166,27 +165,29 @@ func (f *folder) name(config Config, manifest []byte) (v1.Hash, error) {
 		return v1.Hash{}, err
 	}
 
-	old, err := layout.Path(f.dir).ImageIndex()
+	return digest, f.addEntry(v1.Descriptor{
+		MediaType: types.OCIManifestSchema1, ArtifactType: ArtifactType, Digest: digest, Size: int64(len(manifest)),
+		Platform:    &v1.Platform{OS: "linux", Architecture: config.Architecture},
+		Annotations: map[string]string{refNameAnnotation: config.Version},
+	})
+}
+
+// addEntry puts an entry into the index, in place of one with its tag, or of the same manifest without any.
+func (f *folder) addEntry(entry v1.Descriptor) error {
+	index, err := readIndex(f.dir)
 	if err != nil {
-		return v1.Hash{}, brokenIndex(f.dir, err)
+		return err
 	}
 
-	index, err := old.IndexManifest()
-	if err != nil {
-		return v1.Hash{}, brokenIndex(f.dir, err)
-	}
+	tag := entry.Annotations[refNameAnnotation]
 
-	index.Manifests = append(
-		slices.DeleteFunc(index.Manifests, func(entry v1.Descriptor) bool {
-			return entry.Annotations[refNameAnnotation] == config.Version
-		}),
-		v1.Descriptor{
-			MediaType: types.OCIManifestSchema1, ArtifactType: ArtifactType, Digest: digest, Size: int64(len(manifest)),
-			Platform:    &v1.Platform{OS: "linux", Architecture: config.Architecture},
-			Annotations: map[string]string{refNameAnnotation: config.Version},
-		})
+	index.Manifests = append(slices.DeleteFunc(index.Manifests, func(other v1.Descriptor) bool {
+		name := other.Annotations[refNameAnnotation]
 
-	return digest, f.writeIndex(index)
+		return name == tag && (tag != "" || other.Digest == entry.Digest)
+	}), entry)
+
+	return f.writeIndex(index)
 }
 
 // writeIndex puts an index in place of the folder's.

@@ -52,7 +52,11 @@ func TestDamagedFoldersAreMended(t *testing.T) {
 
 	for name, again := range map[string]func() (*osimage.Image, error){
 		"pull": func() (*osimage.Image, error) {
-			return registry.client(t).Pull(background(t), image.Reference(), dir, nil)
+			if _, err := registry.client(t).Pull(background(t), image.Reference(), dir, nil); err != nil {
+				return nil, err
+			}
+
+			return osimage.OpenLayout(t.Context(), dir, image.Digest())
 		},
 		"build": func() (*osimage.Image, error) { return osimage.Build(t.Context(), dir, spec(t, parts)) },
 	} {

@@ -14,8 +14,9 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
 // refNameAnnotation is the tag of an entry in a layout's index (OCI image-spec, annotations).
@@ -29,15 +30,7 @@ func OpenLayout(ctx context.Context, dir, tag string) (*Image, error) {
 
 // OpenLayoutFor is OpenLayout for the image of a GOARCH. It returns ErrWrongArchitecture when there is none.
 func OpenLayoutFor(ctx context.Context, dir, tag, architecture string) (*Image, error) {
-	path, err := layout.FromPath(dir)
-	if err != nil {
-		return nil, &Error{
-			Kind: ErrNotFound, Subject: dir, Detail: "it is not an OCI layout folder", Err: err,
-			Fix: "make one with `stayput image build` or `stayput image pull`",
-		}
-	}
-
-	descriptor, err := findInLayout(path, dir, tag)
+	descriptor, err := findInLayout(ctx, dir, tag)
 	if err != nil {
 		return nil, err
 	}
@@ -101,24 +94,21 @@ func readEntry(ctx context.Context, from blobs, dir string, entry v1.Descriptor)
 	return readBlob(ctx, from, blob{digest: entry.Digest.String(), size: entry.Size, subject: "manifest of " + dir})
 }
 
-func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
-	index, err := path.ImageIndex()
+// findInLayout finds the entry of a tag or a digest. Without one it is the only entry that is not attached to another.
+func findInLayout(ctx context.Context, dir, tag string) (v1.Descriptor, error) {
+	index, err := readIndex(dir)
 	if err != nil {
-		return v1.Descriptor{}, brokenIndex(dir, err)
-	}
-
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		return v1.Descriptor{}, brokenIndex(dir, err)
+		return v1.Descriptor{}, err
 	}
 
 	var (
+		store = &folderStore{dir: dir}
 		found []v1.Descriptor
 		names []string
 	)
 
-	for _, entry := range manifest.Manifests {
-		if isSignature(entry) {
+	for _, entry := range index.Manifests {
+		if isSignature(entry) || store.subjectOf(ctx, entry) != "" {
 			continue
 		}
 
@@ -130,7 +120,7 @@ func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
 		}
 	}
 
-	if len(manifest.Manifests) == 0 {
+	if len(index.Manifests) == 0 {
 		return v1.Descriptor{}, &Error{
 			Kind: ErrNotFound, Subject: dir, Detail: "the folder holds no image: nothing was built or pulled into it to the end",
 			Fix: "run `stayput image build` or `stayput image pull` again",
@@ -146,6 +136,68 @@ func findInLayout(path layout.Path, dir, tag string) (v1.Descriptor, error) {
 	}
 
 	return found[0], nil
+}
+
+// readIndex reads index.json, within bounds.
+func readIndex(dir string) (*v1.IndexManifest, error) {
+	data, err := readFile(filepath.Join(dir, indexFile), maxManifest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{
+			Kind: ErrNotFound, Subject: dir, Detail: "it is not an OCI layout folder", Err: err,
+			Fix: "make one with `stayput image build`, `stayput image pull` or `stayput image copy`",
+		}
+	}
+
+	if err != nil {
+		return nil, brokenIndex(dir, err)
+	}
+
+	var index v1.IndexManifest
+	if err := json.Unmarshal(data, &index); err != nil {
+		return nil, brokenIndex(dir, err)
+	}
+
+	return &index, nil
+}
+
+// readFile reads a small file.
+func readFile(path string, limit int64) (data []byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	data, err = io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = &Error{Kind: ErrTooLarge, Subject: path, Detail: fmt.Sprintf("at most %d bytes are read", limit), Fix: fixRebuild}
+	}
+
+	return data, err
+}
+
+// entryOf finds the entry of a tag or a digest in a folder's index. In a folder of `cosign save`, which has no tags, the
+// signatures are those of the image that it was made for.
+func entryOf(index *v1.IndexManifest, tagOrDigest string) (v1.Descriptor, bool) {
+	var (
+		saved v1.Descriptor
+		known bool
+	)
+
+	for _, entry := range index.Manifests {
+		if entry.Annotations[refNameAnnotation] == tagOrDigest || entry.Digest.String() == tagOrDigest {
+			return entry, true
+		}
+
+		known = known || tagOrDigest == trust.SignatureTag(entry.Digest.String())
+
+		if entry.Annotations[kindAnnotation] == kindSignatures {
+			saved = entry
+		}
+	}
+
+	return saved, known && saved.Digest.Hex != ""
 }
 
 func brokenIndex(dir string, cause error) error {

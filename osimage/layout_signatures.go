@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -52,28 +49,19 @@ func (l layoutSignatures) Manifest(_ context.Context, tagOrDigest string) (trust
 		return trust.Manifest{Bytes: data, MediaType: types.OCIManifestSchema1}, err
 	}
 
-	index, err := l.index()
+	index, err := readIndex(l.dir)
 	if err != nil {
 		return trust.Manifest{}, err
 	}
 
-	entry := slices.IndexFunc(index.Manifests, func(entry v1.Descriptor) bool {
-		return entry.Annotations[refNameAnnotation] == tagOrDigest
-	})
-
-	if entry < 0 && trust.IsSignatureTag(tagOrDigest) && filepath.Ext(tagOrDigest) == ".sig" {
-		entry = slices.IndexFunc(index.Manifests, func(entry v1.Descriptor) bool {
-			return entry.Annotations[kindAnnotation] == kindSignatures
-		})
-	}
-
-	if entry < 0 {
+	entry, found := entryOf(index, tagOrDigest)
+	if !found {
 		return trust.Manifest{}, fmt.Errorf("%w: %s has no tag %s", trust.ErrNotFound, l.dir, tagOrDigest)
 	}
 
-	data, err := l.read(index.Manifests[entry].Digest)
+	data, err := l.read(entry.Digest)
 
-	return trust.Manifest{Bytes: data, MediaType: index.Manifests[entry].MediaType}, err
+	return trust.Manifest{Bytes: data, MediaType: entry.MediaType}, err
 }
 
 // Blob reads a blob and verifies it.
@@ -83,7 +71,7 @@ func (l layoutSignatures) Blob(ctx context.Context, descriptor v1.Descriptor) ([
 
 // Referrers looks at the manifests that the index names.
 func (l layoutSignatures) Referrers(_ context.Context, digest string) ([]v1.Descriptor, error) {
-	index, err := l.index()
+	index, err := readIndex(l.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -114,27 +102,13 @@ func (l layoutSignatures) Referrers(_ context.Context, digest string) ([]v1.Desc
 	return found, nil
 }
 
-func (l layoutSignatures) index() (*v1.IndexManifest, error) {
-	data, err := readBounded(filepath.Join(l.dir, indexFile))
-	if err != nil {
-		return nil, brokenIndex(l.dir, err)
-	}
-
-	index, err := v1.ParseIndexManifest(bytes.NewReader(data))
-	if err != nil {
-		return nil, brokenIndex(l.dir, err)
-	}
-
-	return index, nil
-}
-
 // read reads a manifest. Whether it has its digest is the caller's to check.
 func (l layoutSignatures) read(digest v1.Hash) ([]byte, error) {
 	if digest.Hex == "" {
 		return nil, fmt.Errorf("%w: an entry of %s has no digest", trust.ErrNotFound, l.dir)
 	}
 
-	data, err := readBounded(blobPath(l.dir, digest.String()))
+	data, err := readFile(blobPath(l.dir, digest.String()), maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s has no blob %s", trust.ErrNotFound, l.dir, digest)
 	}
@@ -144,24 +118,6 @@ func (l layoutSignatures) read(digest v1.Hash) ([]byte, error) {
 	}
 
 	return data, nil
-}
-
-// readBounded reads a file of which no more is wanted than of a manifest.
-func readBounded(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-
-	data, err := io.ReadAll(io.LimitReader(file, maxManifest+1))
-	if err == nil && len(data) > maxManifest {
-		return nil, &Error{
-			Kind: ErrTooLarge, Subject: path, Detail: fmt.Sprintf("it has more than %d bytes", maxManifest), Fix: fixRebuild,
-		}
-	}
-
-	return data, err
 }
 
 // Add writes an update into the folder.
@@ -179,7 +135,7 @@ func (l layoutSignatures) Add(_ context.Context, update trust.Update) (err error
 		}
 	}
 
-	index, err := l.index()
+	index, err := readIndex(l.dir)
 	if err != nil {
 		return err
 	}

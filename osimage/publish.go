@@ -3,10 +3,16 @@ package osimage
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
+
+// progressBacklog is the number of progress reports that may wait, so that reporting does not slow the transfer.
+const progressBacklog = 64
 
 // Upload is the image as an index of the registry library takes it; see PushIndex. What is read of it is verified, like
 // what Push sends.
@@ -45,4 +51,47 @@ func (c *Client) PushIndex(
 	}
 
 	return parsed.Context().Name() + "@" + digest.String(), nil
+}
+
+// pushAll sends an index with all that it names, and tries again what fails for now.
+func (c *Client) pushAll(
+	ctx context.Context, reference name.Reference, what remote.Taggable, progress func(done, total int64),
+) error {
+	host, err := c.pushTarget(reference.Context().Registry)
+	if err != nil {
+		return err
+	}
+
+	return c.retry.do(ctx, reference.Name(), func(ctx context.Context) error {
+		return host.authorized(ctx, c.keychain, host.repository(reference.Context()),
+			[]string{reference.Scope(transport.PushScope)}, func(session http.RoundTripper) error {
+				return c.push(ctx, session, within(host.repository(reference.Context()), reference.Identifier()), what, progress)
+			})
+	})
+}
+
+func (c *Client) push(
+	ctx context.Context, session http.RoundTripper, reference name.Reference, what remote.Taggable,
+	progress func(done, total int64),
+) error {
+	// remote.Push closes the channel.
+	updates := make(chan v1.Update, progressBacklog)
+	drained := make(chan struct{})
+
+	go func() {
+		defer close(drained)
+
+		for update := range updates {
+			if update.Error == nil && progress != nil {
+				progress(update.Complete, update.Total)
+			}
+		}
+	}()
+
+	err := remote.Push(reference, what,
+		remote.WithContext(ctx), remote.WithTransport(session), remote.WithProgress(updates))
+
+	<-drained
+
+	return err
 }

@@ -3,25 +3,47 @@ package osimage_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/registrytest"
+	"github.com/stayput-dev/stayput/osimage/trust"
 )
 
-// partialFiles lists what Pull left of layers that are not complete.
-func partialFiles(t *testing.T, dir string) []string {
+// partOf is what Pull left of a layer that is not complete.
+func partOf(t *testing.T, dir string, image *osimage.Image) string {
 	t.Helper()
 
-	files, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", ".partial-*"))
+	return filepath.Join(dir, "blobs", "sha256", ".partial-"+strings.TrimPrefix(layerDigest(t, image, osimage.RoleUSR), "sha256:"))
+}
+
+func sizeOf(t *testing.T, dir string) (total int64) {
+	t.Helper()
+
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return files
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		total += info.Size()
+	}
+
+	return total
 }
 
 func TestPullGoesOnWhereItStopped(t *testing.T) {
@@ -46,15 +68,13 @@ func TestPullGoesOnWhereItStopped(t *testing.T) {
 		t.Error("half an image can be opened")
 	}
 
-	left := partialFiles(t, dir)
-	if len(left) != 1 {
-		t.Fatalf("left behind: %v", left)
-	}
-
-	info, err := os.Stat(left[0])
+	info, err := os.Stat(partOf(t, dir, image))
 	if err != nil || info.Size() != 600_000 {
 		t.Fatalf("%v, %v", info, err)
 	}
+
+	// Others arrived whole.
+	arrived := sizeOf(t, filepath.Join(dir, "blobs", "sha256"))
 
 	registry.set(func(f *faults) { f.breaks = 0 })
 	received.Store(0)
@@ -69,12 +89,12 @@ func TestPullGoesOnWhereItStopped(t *testing.T) {
 	}
 
 	// Manifest and config are fetched again.
-	if got := received.Load() - (total - info.Size()); got < 0 || got > 10_000 {
+	if got := received.Load() - (total - arrived); got < 0 || got > 10_000 {
 		t.Errorf("received %d bytes more than what was missing", got)
 	}
 
-	if left := partialFiles(t, dir); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+	if left, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", ".partial-*")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 
@@ -86,8 +106,7 @@ func TestPullFromADamagedPart(t *testing.T) {
 	image := registry.push(t, someContents())
 	dir := filepath.Join(t.TempDir(), "pulled")
 	client := registry.client(t)
-	digest := strings.TrimPrefix(layerDigest(t, image, osimage.RoleUSR), "sha256:")
-	part := filepath.Join(dir, "blobs", "sha256", ".partial-"+digest)
+	part := partOf(t, dir, image)
 
 	if err := os.MkdirAll(filepath.Dir(part), 0o755); err != nil {
 		t.Fatal(err)
@@ -114,23 +133,23 @@ func TestPullCutsAPartThatIsTooLong(t *testing.T) {
 	image := registry.push(t, someContents())
 	dir := filepath.Join(t.TempDir(), "pulled")
 	client := registry.client(t)
-	digest := strings.TrimPrefix(layerDigest(t, image, osimage.RoleUSR), "sha256:")
+	part := partOf(t, dir, image)
+	whole := strings.Replace(part, ".partial-", "", 1)
 
 	if _, err := client.Pull(background(t), image.Reference(), dir, nil); err != nil {
 		t.Fatal(err)
 	}
 
-	blobs := filepath.Join(dir, "blobs", "sha256")
-
-	layer, err := os.ReadFile(filepath.Join(blobs, digest))
-	if err := errors.Join(
-		err, os.Remove(filepath.Join(blobs, digest)),
-		os.WriteFile(filepath.Join(blobs, ".partial-"+digest), append(layer, 0, 0, 0), 0o600),
-	); err != nil {
+	layer, err := os.ReadFile(whole)
+	if err := errors.Join(err, os.Remove(whole), os.WriteFile(part, append(layer, 0, 0, 0), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 
-	again, err := client.Pull(background(t), image.Reference(), dir, nil)
+	if _, err := client.Pull(background(t), image.Reference(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	again, err := osimage.OpenLayout(t.Context(), dir, "1.1.0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,16 +168,201 @@ func TestPullGoesOnWithoutRanges(t *testing.T) {
 
 	registry.set(func(f *faults) { f.breakAfter, f.breaks = 200_000, 1000 })
 
-	if _, err := client.Pull(background(t), image.Reference(), dir, nil); !osimage.IsTransient(err) || len(partialFiles(t, dir)) != 1 {
-		t.Fatalf("got %v, want a transient error and a part", err)
+	if _, err := client.Pull(background(t), image.Reference(), dir, nil); !osimage.IsTransient(err) {
+		t.Fatalf("got %v, want a transient error", err)
+	}
+
+	if _, err := os.Stat(partOf(t, dir, image)); err != nil {
+		t.Error(err)
 	}
 
 	registry.set(func(f *faults) { f.breaks, f.noRanges = 0, true })
 
-	again, err := client.Pull(background(t), image.Reference(), dir, nil)
+	if _, err := client.Pull(background(t), image.Reference(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	again, err := osimage.OpenLayout(t.Context(), dir, "1.1.0")
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	readEntirely(t, again)
+}
+
+// An image that goes into a folder and out of it again, for a site without a network, is signed there as before.
+func TestPulledAndPushedImagesVerify(t *testing.T) {
+	t.Parallel()
+
+	signer := newSigner(t)
+
+	policy, err := trust.NewPolicy(trust.ModeRequire, []trust.Key{signer.Key()})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, form := range map[string]trust.Form{"by tag": trust.FormTag, "by bundle": trust.FormBundle} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			source, old, modern := newSite(t), newSite(t), newSite(t, registrytest.WithReferrers())
+			image := fill(t, source.Faulty)
+			dir := filepath.Join(t.TempDir(), "stick")
+
+			signDigest(t, signatures(t, source.client, source.Address+wireTag), signer, image.Digest(), form)
+
+			pulled, err := source.client.Pull(background(t), source.Address+wireTag, dir, nil)
+			if err != nil || pulled.Attached != 1 || pulled.Digest != image.Digest() {
+				t.Errorf("pulled %+v, %v", pulled, err)
+			}
+
+			if _, err := osimage.OpenTrustedLayout(background(t), dir, "", policy); err != nil {
+				t.Error(err)
+			}
+
+			for _, target := range []*site{old, modern} {
+				pushed, err := target.client.Push(background(t), dir, "", target.Address+wireTag, nil)
+				if err != nil || pushed.Attached != 1 || pushed.Digest != image.Digest() {
+					t.Errorf("pushed %+v, %v", pushed, err)
+				}
+
+				if _, err := clientOf(t, target.Faulty, requireBy(t, signer)).Image(background(t), target.Address+wireTag); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// Of an index comes one image, under its version, with what is attached to it.
+func TestPullOneOfAnIndex(t *testing.T) {
+	t.Parallel()
+
+	source := newSite(t)
+	index, all := source.release(t, "os/labos")
+
+	for number, attached := range []int{2, 1} {
+		architecture, dir := osimage.Architectures()[number], filepath.Join(t.TempDir(), "pulled")
+		client := clientOf(t, source.Faulty, osimage.WithArchitecture(architecture))
+
+		pulled, err := client.Pull(background(t), source.Address+"/os/labos@"+index.Digest.String(), dir, nil)
+		if err != nil || pulled.Digest != all[len(all)-2+number].Digest.String() || pulled.Attached != attached ||
+			pulled.ChosenFrom != index.Digest.String() {
+			t.Errorf("%s: pulled %+v, %v", architecture, pulled, err)
+		}
+
+		// What is attached is no second image.
+		for _, tag := range []string{"", "1.1.0"} {
+			if image, err := osimage.OpenLayoutFor(t.Context(), dir, tag, architecture); err != nil || image.Digest() != pulled.Digest {
+				t.Errorf("%s as %q: %v", architecture, tag, err)
+			}
+		}
+	}
+
+	client := clientOf(t, source.Faulty, osimage.WithArchitecture("arm64"))
+
+	_, err := client.Pull(background(t), source.Address+"/os/labos:of-amd64", t.TempDir(), nil)
+	if !errors.Is(err, osimage.ErrWrongArchitecture) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// Signatures come from the first host that has them. A mirror that has none is believed when nobody else can be reached,
+// but not when the registry only has trouble.
+func TestPullTakesSignaturesFromWhereTheyAre(t *testing.T) {
+	t.Parallel()
+
+	for name, form := range map[string]trust.Form{"by tag": trust.FormTag, "by bundle": trust.FormBundle} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			upstream, mirror := mirrored(t)
+			hosts := hostsDir(t, upstream.Address, fmt.Sprintf("[host.%q]\n", "https://"+mirror.Address))
+			client := clientOf(t, upstream, osimage.WithHostsDir(hosts))
+			reference := upstream.Address + wireTag
+
+			image, err := client.Image(background(t), reference)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			signDigest(t, signatures(t, clientOf(t, upstream), reference), newSigner(t), image.Digest(), form)
+
+			pull := func() (osimage.Copied, error) {
+				return client.Pull(background(t), reference, filepath.Join(t.TempDir(), "pulled"), nil)
+			}
+
+			if pulled, err := pull(); err != nil || pulled.Attached != 1 {
+				t.Errorf("pulled %+v, %v", pulled, err)
+			}
+
+			upstream.Misbehave(99, registrytest.Everything, registrytest.Status(http.StatusServiceUnavailable))
+
+			if pulled, err := pull(); !osimage.IsTransient(err) {
+				t.Errorf("the registry is sick: pulled %+v, %v", pulled, err)
+			}
+
+			upstream.Stop()
+
+			if pulled, err := pull(); err != nil || pulled.Attached != 0 {
+				t.Errorf("the registry is out of reach: pulled %+v, %v", pulled, err)
+			}
+		})
+	}
+}
+
+// A folder's index goes as a whole, with the images for all machines.
+func TestPushAnIndex(t *testing.T) {
+	t.Parallel()
+
+	source, target := newSite(t), newSite(t)
+	index, all := source.release(t, "os/labos")
+	dir := filepath.Join(t.TempDir(), "folder")
+
+	copyTo(t, source.client, source.location("os/labos:1.1.0"), osimage.Location{Dir: dir}, osimage.CopyOptions{})
+
+	pushed, err := target.client.Push(background(t), dir, "1.1.0", target.Address+"/air/gap:1", nil)
+	if err != nil || pushed.Digest != index.Digest.String() {
+		t.Errorf("pushed %+v, %v", pushed, err)
+	}
+
+	for _, manifest := range all {
+		if _, err := remote.Get(target.at(t, "air/gap@"+manifest.Digest.String()), target.remote...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Before anything is sent it is known to be an OS image, and one that somebody can use.
+func TestPushRefusesWhatIsNoImage(t *testing.T) {
+	t.Parallel()
+
+	source, target := newSite(t), newSite(t)
+	repository := source.at(t, "their/os").Context()
+	layer := source.blob(t, repository, "text/plain", []byte("x"), nil)
+	config := source.blob(t, repository, osimage.ConfigMediaType, []byte(`{"name":"labos"}`), nil)
+
+	for name, artifact := range map[string]v1.Descriptor{
+		"another artifact": source.manifest(t, "their/os", "text/plain", nil, layer),
+		"a broken image": source.raw(t, "their/os", "application/vnd.oci.image.manifest.v1+json", v1.Manifest{
+			SchemaVersion: 2, MediaType: "application/vnd.oci.image.manifest.v1+json", ArtifactType: osimage.ArtifactType,
+			Config: config, Layers: []v1.Descriptor{layer},
+		}),
+	} {
+		dir := filepath.Join(t.TempDir(), "folder")
+		from, to := source.location("their/os@"+artifact.Digest.String()), osimage.Location{Dir: dir, Tag: "1"}
+
+		copyTo(t, source.client, from, to, osimage.CopyOptions{})
+
+		_, err := target.client.Push(background(t), dir, "1", target.Address+wireTag, nil)
+		if !errors.Is(err, osimage.ErrNotAnImage) {
+			t.Errorf("%s: got %v, want a refusal", name, err)
+		}
+	}
+
+	for _, request := range target.Requests() {
+		if request.Method != http.MethodGet && request.Method != http.MethodHead {
+			t.Errorf("a push that was refused did %s %s", request.Method, request.Path)
+		}
+	}
 }

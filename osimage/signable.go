@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/stayput-dev/stayput/osimage/trust"
@@ -56,15 +55,7 @@ func (c *Client) Signable(ctx context.Context, reference string) (Signable, erro
 
 // LayoutSignable finds out what a tag of an OCI layout folder means.
 func LayoutSignable(ctx context.Context, dir, tag string) (Signable, error) {
-	path, err := layout.FromPath(dir)
-	if err != nil {
-		return Signable{}, &Error{
-			Kind: ErrNotFound, Subject: dir, Detail: "it is not an OCI layout folder", Err: err,
-			Fix: "make one with `stayput image build` or `stayput image pull`",
-		}
-	}
-
-	entry, err := findInLayout(path, dir, tag)
+	entry, err := findInLayout(ctx, dir, tag)
 	if err != nil {
 		return Signable{}, err
 	}

@@ -116,12 +116,7 @@ type registrySignatures struct {
 
 // Manifest reads a manifest.
 func (r *registrySignatures) Manifest(ctx context.Context, tagOrDigest string) (trust.Manifest, error) {
-	var reference name.Reference = r.repository.Tag(tagOrDigest)
-	if strings.Contains(tagOrDigest, ":") {
-		reference = r.repository.Digest(tagOrDigest)
-	}
-
-	descriptor, err := r.client.get(ctx, reference)
+	descriptor, err := r.client.get(ctx, within(r.repository, tagOrDigest))
 	if err != nil {
 		return trust.Manifest{}, orNotFound(err)
 	}
@@ -177,10 +172,8 @@ func (r *registrySignatures) Referrers(ctx context.Context, digest string) ([]v1
 
 	err = r.client.retry.do(ctx, subject, func(ctx context.Context) error {
 		return place.each(ctx, subject, hosts.Resolve, func(host *endpoint) error {
-			local := host.repository(r.repository)
-
-			return host.authorized(ctx, r.client.keychain, local, []string{local.Scope(transport.PullScope)},
-				func(session http.RoundTripper) (err error) {
+			return host.reading(ctx, r.client.keychain, r.repository,
+				func(local name.Repository, session http.RoundTripper) (err error) {
 					found, err = askReferrers(ctx, session, local, digest)
 
 					return err

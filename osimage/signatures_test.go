@@ -122,7 +122,7 @@ func (l *liar) client(t *testing.T, options ...osimage.Option) *osimage.Client {
 }
 
 // push puts an image into the registry.
-func (l *liar) push(t *testing.T, tag string, seed uint64) osimage.Resolved {
+func (l *liar) push(t *testing.T, tag string, seed uint64) osimage.Copied {
 	t.Helper()
 
 	parts := someContents()
@@ -247,7 +247,7 @@ func TestSignedIndex(t *testing.T) {
 	good, bad := place.push(t, "good", 1), place.push(t, "bad", 2)
 	store := signatures(t, place.client(t), place.reference("index"))
 
-	index := func(image osimage.Resolved) string {
+	index := func(image osimage.Copied) string {
 		hash, err := v1.NewHash(image.Digest)
 		trusttest.Must(t, err)
 

@@ -80,7 +80,7 @@ func TestRealRegistry(t *testing.T) {
 
 	for range 2 {
 		copied, err := client.Pull(background(t), reference, pulled, nil)
-		if err != nil || copied.Digest() != pushed.Digest {
+		if err != nil || copied.Digest != pushed.Digest {
 			t.Fatalf("pulling: %v", err)
 		}
 	}

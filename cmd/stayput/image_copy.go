@@ -45,20 +45,18 @@ It prints the reference of the copy by digest.`,
 				return err
 			}
 
-			from, to := locationOf(args[0]), locationOf(args[1])
-			bars := newProgress(cmd.ErrOrStderr())
-			copied, err := client.Copy(cmd.Context(), from, to, osimage.CopyOptions{
-				Architecture: architecture, DryRun: dryRun,
-				Progress: func(done, total int64) { bars.show("copy", done, total) },
-			})
+			options := osimage.CopyOptions{Architecture: architecture, DryRun: dryRun}
 
-			bars.end()
-
-			if err != nil {
-				return err
+			done := "Copied"
+			if dryRun {
+				done = "Would copy"
 			}
 
-			return printAs(cmd.OutOrStdout(), output, copied, func(out io.Writer) { describeCopy(out, cmd.ErrOrStderr(), copied, dryRun) })
+			return runCopy(cmd, output, "copy", done, func(progress func(done, total int64)) (osimage.Copied, error) {
+				options.Progress = progress
+
+				return client.Copy(cmd.Context(), locationOf(args[0]), locationOf(args[1]), options)
+			})
 		},
 	}
 	registry.add(command.Flags())
@@ -70,22 +68,39 @@ It prints the reference of the copy by digest.`,
 	return command
 }
 
-// describeCopy writes the reference for a script, and what was done beside it for a person.
-func describeCopy(out, beside io.Writer, copied osimage.Copied, dryRun bool) {
-	done := "Copied"
-	if dryRun {
-		done = "Would copy"
+// runCopy shows how far a copy is, then the reference for a script, and what was done beside it for a person.
+func runCopy(
+	cmd *cobra.Command, output outputFormat, name, done string,
+	work func(progress func(done, total int64)) (osimage.Copied, error),
+) error {
+	bars := newProgress(cmd.ErrOrStderr())
+	copied, err := work(func(done, total int64) { bars.show(name, done, total) })
+
+	bars.end()
+
+	if err != nil {
+		return err
 	}
 
+	return printAs(cmd.OutOrStdout(), output, copied, func(out io.Writer) {
+		describeCopy(cmd.ErrOrStderr(), done, copied)
+		fmt.Fprintln(out, copied.Reference)
+	})
+}
+
+func describeCopy(beside io.Writer, done string, copied osimage.Copied) {
 	fmt.Fprintf(beside, "%s %d manifests, and %d blobs with %.1f MiB; %d manifests, and blobs with %.1f MiB, are there already.\n",
 		done, copied.Manifests, copied.Blobs, float64(copied.Bytes)/mebibyte,
 		copied.PresentManifests, float64(copied.PresentBytes)/mebibyte)
 
-	if copied.Attached == 0 {
+	switch {
+	case copied.Attached > 0:
+	case copied.ChosenFrom != "":
+		fmt.Fprintln(beside, "The image has no signatures itself. Those of the index that it is in, if any, stay behind: "+
+			"take all of the index with `stayput image copy`, or sign the image.")
+	default:
 		fmt.Fprintln(beside, "The image has no signatures.")
 	}
-
-	fmt.Fprintln(out, copied.Reference)
 }
 
 // locationOf is where an image is, or where there is nothing yet.

@@ -77,6 +77,52 @@ func TestImageCopy(t *testing.T) {
 	}
 }
 
+// Signed where it was built, pushed, pulled for a site without a network, and pushed there: it verifies everywhere.
+func TestSignaturesTravel(t *testing.T) {
+	t.Parallel()
+
+	home, site := registrytest.Start(t), registrytest.Start(t)
+	private, public := keyPair(t, "")
+	layout, stick := builtImage(t), filepath.Join(t.TempDir(), "stick")
+	one := []string{"--ca-file", home.CAFile, "--docker-config", home.DockerConfig}
+	two := []string{"--ca-file", site.CAFile, "--docker-config", site.DockerConfig}
+
+	_, beside, err := stayput(t, append([]string{"image", "push", layout, home.Address + "/os/unsigned:1.1.0"}, one...)...)
+	if err != nil || !strings.Contains(beside, "no signatures") {
+		t.Errorf("%v: %q", err, beside)
+	}
+
+	for _, form := range [][]string{nil, {"--bundle"}} {
+		mustRun(t, append([]string{"image", "sign", layout, "--key", private}, form...)...)
+	}
+
+	for _, step := range [][]string{
+		append([]string{"push", layout, home.Address + "/os/labos:1.1.0"}, one...),
+		append([]string{"pull", home.Address + "/os/labos:1.1.0", stick}, one...),
+		append([]string{"push", stick, site.Address + "/os/labos:1.1.0"}, two...),
+	} {
+		_, beside, err := stayput(t, append([]string{"image"}, step...)...)
+		if err != nil || strings.Contains(beside, "no signatures") {
+			t.Errorf("%s: %v: %q", step[:3], err, beside)
+		}
+	}
+
+	for _, image := range []string{layout, stick, site.Address + "/os/labos:1.1.0"} {
+		out := mustRun(t, append([]string{"image", "verify", image, "--key", public}, two...)...)
+		if !strings.Contains(out, "Verified:   yes") {
+			t.Errorf("%s: %s", image, out)
+		}
+	}
+
+	// A tag with images for several machines is signed as a whole: what is taken out of it is not.
+	mustRun(t, append([]string{"image", "publish", home.Address + "/os/unsigned:1.1.0", home.Address + "/os/all:1.1.0"}, one...)...)
+
+	_, beside, err = stayput(t, append([]string{"image", "pull", home.Address + "/os/all:1.1.0", stick + "-2", "--arch", "amd64"}, one...)...)
+	if err != nil || !strings.Contains(beside, "stay behind") {
+		t.Errorf("%v: %q", err, beside)
+	}
+}
+
 func TestImageTransferMistakes(t *testing.T) {
 	t.Parallel()
 

@@ -1,17 +1,22 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/stayput-dev/stayput/osimage"
+)
 
 func newImagePushCommand() *cobra.Command {
 	var registry registryFlags
 
 	command := &cobra.Command{
 		Use:   "push FOLDER[:TAG] REGISTRY/REPOSITORY:TAG",
-		Short: "Push an image from an OCI layout folder to a registry",
-		Long: `Push an image from an OCI layout folder to a registry.
+		Short: "Push an image from an OCI layout folder to a registry, with its signatures",
+		Long: `Push an image from an OCI layout folder to a registry, with its signatures.
 
-Layers that the registry has already are not sent again, so calling it again after a failure goes on with what is
-missing. The others are verified while they are sent: a damaged folder leaves no image in the registry.
+When the folder's tag is an index, all of it is pushed. Layers that the registry has already are not sent again, so
+calling it again after a failure goes on with what is missing. The others are verified while they are sent: a damaged
+folder leaves no image in the registry. The tag comes last.
 
 It prints the reference by digest, which is what to put into a HostPool.`,
 		Example: `  stayput image push ./image registry.example/os/node:1.1.0`,
@@ -23,17 +28,10 @@ It prints the reference by digest, which is what to put into a HostPool.`,
 			}
 
 			dir, tag, _ := layoutOf(args[0])
-			bars := newProgress(cmd.ErrOrStderr())
-			resolved, err := client.Push(cmd.Context(), dir, tag, args[1],
-				func(done, total int64) { bars.show("push", done, total) })
 
-			bars.end()
-
-			if err != nil {
-				return err
-			}
-
-			return printLine(cmd, "%s", resolved.Reference)
+			return runCopy(cmd, outputText, "push", "Pushed", func(progress func(done, total int64)) (osimage.Copied, error) {
+				return client.Push(cmd.Context(), dir, tag, args[1], progress)
+			})
 		},
 	}
 	registry.add(command.Flags())
@@ -46,10 +44,12 @@ func newImagePullCommand() *cobra.Command {
 
 	command := &cobra.Command{
 		Use:   "pull REGISTRY/REPOSITORY:TAG FOLDER",
-		Short: "Pull an image from a registry into an OCI layout folder",
-		Long: `Pull an image from a registry into an OCI layout folder.
+		Short: "Pull an image from a registry into an OCI layout folder, with its signatures",
+		Long: `Pull an image from a registry into an OCI layout folder, with its signatures.
 
-Every digest is verified. Calling it again after a failure goes on where it stopped.`,
+Of a tag with several images it takes one, for this machine's architecture or that of --arch, with the signatures that
+this image has itself; "stayput image copy" takes all of them, and the signatures of the index. In the folder, the tag is
+the image's version. Every digest is verified. Calling it again after a failure goes on where it stopped.`,
 		Example: `  stayput image pull registry.example/os/node:1.1.0 ./image`,
 		Args:    takes(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,17 +58,9 @@ Every digest is verified. Calling it again after a failure goes on where it stop
 				return err
 			}
 
-			bars := newProgress(cmd.ErrOrStderr())
-			image, err := client.Pull(cmd.Context(), args[0], args[1],
-				func(done, total int64) { bars.show("pull", done, total) })
-
-			bars.end()
-
-			if err != nil {
-				return err
-			}
-
-			return printLine(cmd, "%s", image.Reference())
+			return runCopy(cmd, outputText, "pull", "Pulled", func(progress func(done, total int64)) (osimage.Copied, error) {
+				return client.Pull(cmd.Context(), args[0], args[1], progress)
+			})
 		},
 	}
 	registry.add(command.Flags())

@@ -191,23 +191,23 @@ func (l *Lab) MakeDisk(ctx context.Context, image Image) (string, error) {
 
 // PushImage pushes an image to the lab's registry, with its variant as tag, and returns its references: by tag and by
 // digest.
-func (l *Lab) PushImage(ctx context.Context, image Image) (string, osimage.Resolved, error) {
+func (l *Lab) PushImage(ctx context.Context, image Image) (string, osimage.Copied, error) {
 	docker, err := l.Registry.DockerConfig()
 	if err != nil {
-		return "", osimage.Resolved{}, err
+		return "", osimage.Copied{}, err
 	}
 
 	pusher, err := osimage.NewClient(
 		osimage.WithDockerConfigJSON(docker), osimage.WithCAFile(l.Registry.CAFile()))
 	if err != nil {
-		return "", osimage.Resolved{}, fmt.Errorf("making a registry client: %w", err)
+		return "", osimage.Copied{}, fmt.Errorf("making a registry client: %w", err)
 	}
 
 	tag := l.Registry.Address() + "/" + Repository + ":" + image.Variant.String()
 
 	resolved, err := pusher.Push(ctx, image.Layout, image.Tag, tag, nil)
 	if err != nil {
-		return "", osimage.Resolved{}, errors.Join(fmt.Errorf("pushing OS %s: %w", image.Variant, err), ctx.Err())
+		return "", osimage.Copied{}, errors.Join(fmt.Errorf("pushing OS %s: %w", image.Variant, err), ctx.Err())
 	}
 
 	return tag, resolved, nil
