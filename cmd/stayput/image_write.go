@@ -110,9 +110,8 @@ func tellPlans(bars progress, role osimage.Role, content osimage.Content) func(o
 		if plan := now.Plan; plan != nil && plan != told {
 			told = plan
 
-			bars.note(fmt.Sprintf("Fetching %d of the layer's %d bytes and %d of its chunk index, in %d requests; of the content's %d "+
-				"bytes %d are there already, %d are copied from older contents", plan.Fetch, content.Size, plan.Index, plan.Requests,
-				content.RawSize, plan.Kept, plan.Reused))
+			bars.note(fmt.Sprintf("Fetching %d of the layer's %d bytes, in requests: %d; of the content's %d bytes %d are there "+
+				"already, %d are copied from older contents", plan.Fetch, content.Size, plan.Requests, content.RawSize, plan.Kept, plan.Reused))
 		}
 
 		bars.write(string(role), now)
