@@ -16,9 +16,15 @@ type Census struct {
 	ids         []ID
 	// lengths is nil when all chunks but the last are as long as the parameters say.
 	lengths []uint32
-	// groups has the first chunk of the groups, by their sums.
-	groups  map[groupSum]uint32
+	// groups has the groups, by their sums.
+	groups  map[groupSum]knownGroup
 	grouper idGrouper
+}
+
+// knownGroup is where a census has a group, and how many ids it has there.
+type knownGroup struct {
+	first uint32
+	count uint16
 }
 
 // Survey takes the census of what a reader has, which begins at an offset of the seed or of the target. It takes note of
@@ -69,7 +75,7 @@ func (x *Index) Census() *Census {
 }
 
 func newCensus(params Params, start int64) *Census {
-	census := &Census{params: params, start: start, groups: map[groupSum]uint32{}}
+	census := &Census{params: params, start: start, groups: map[groupSum]knownGroup{}}
 
 	if params.Min < params.Max {
 		census.lengths = []uint32{}
@@ -100,7 +106,7 @@ func (c *Census) end() {
 
 func (c *Census) note(group idGroup) {
 	if _, known := c.groups[group.sum]; !known {
-		c.groups[group.sum] = group.first
+		c.groups[group.sum] = knownGroup{first: group.first, count: group.count}
 	}
 }
 

@@ -173,6 +173,7 @@ func TestParseRefusesWhatDoesNotFit(t *testing.T) {
 		"a frame beyond the layer":    {table(5, zigzag(1)), "overhead"},
 		"a frame of a huge size":      {table(5, 1<<62), "overhead"},
 		"an id of zero":               {func(m *made) { m.ids[1] = 0 }, "ids"},
+		"that with its sum":           {func(m *made) { m.ids[1], m.sums[0] = 0, sumOf(7) }, "ids"},
 		"an id for zeros":             {func(m *made) { m.ids, m.head[8] = append(m.ids, 9), 3 }, "ids"},
 		"no id for a chunk":           {func(m *made) { m.table[1]-- }, "ids"},
 		"bytes at the end":            {func(m *made) { m.tail = "x" }, "size"},

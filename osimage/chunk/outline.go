@@ -23,38 +23,48 @@ func (o *Outline) Params() Params {
 }
 
 // Learn takes over the ids of the groups that a census has too. One that was cut in another way has none.
+//
+// A sum has 64 bits, so whoever can choose the bytes of older and newer contents can find two groups with one sum. Then
+// chunks have ids that are not theirs: what is taken for them fails the digest of the whole content, and the frames that
+// have them fail Index.Matches, though they are right. All of the layer is to be fetched then.
 func (o *Outline) Learn(census *Census) {
 	if census.params != o.index.params {
 		return
 	}
 
+	// A group that spans a large hole may occur often. Nobody shall look through the hole each time for hours.
+	left := learnEffort
+
 	for number := range o.groups {
 		group := &o.groups[number]
 
-		first, ok := census.groups[group.sum]
-		if ok && !group.known {
-			o.copy(group, census.ids[first:])
+		known, ok := census.groups[group.sum]
+		if ok && !group.known && known.count == group.count && left > 0 {
+			left -= o.copy(group, census.ids[known.first:])
 		}
 	}
 }
 
-// copy takes the ids of a group from others that begin with them, zeros left aside. It does nothing when there are fewer.
-func (o *Outline) copy(group *idGroup, ids []ID) {
+// learnEffort is how many ids of a census are looked at, at most: some times all of them.
+const learnEffort = 16 * MaxChunks
+
+// copy takes the ids of a group from others that begin with them, zeros left aside, and returns how many it looked at.
+func (o *Outline) copy(group *idGroup, ids []ID) int {
 	found := make([]ID, 0, group.count)
 
-	for _, id := range ids {
-		if len(found) == int(group.count) {
-			break
-		}
-
+	for number, id := range ids {
 		if id != 0 {
 			found = append(found, id)
 		}
+
+		if len(found) == int(group.count) {
+			o.set(group, found)
+
+			return number + 1
+		}
 	}
 
-	if len(found) == int(group.count) {
-		o.set(group, found)
-	}
+	return len(ids)
 }
 
 // set gives the group's chunks their ids.

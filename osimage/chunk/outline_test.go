@@ -160,3 +160,159 @@ func TestSurvey(t *testing.T) {
 		t.Errorf("parameters of zero: %v", err)
 	}
 }
+
+// A head says which sums its groups have, and how many ids. It must not make a census be looked through again and again, nor
+// give a group the ids of one that is longer or shorter.
+func TestOutlineLearnsWithinBounds(t *testing.T) {
+	t.Parallel()
+
+	const many, hole = 200, 1 << 20
+
+	// A group of two ids that are far from each other, and one of a single id.
+	census := newCensus(blocks(), 0)
+	census.add(4096, 1)
+
+	for range hole {
+		census.add(4096, 0)
+	}
+
+	census.add(4096, 32)
+	census.add(4096, 64)
+	census.end()
+
+	index := newIndex(blocks(), 2*many, 1)
+	for range 2 * many {
+		index.add(4096, unknown)
+	}
+
+	index.endFrame(1)
+
+	groups := make([]idGroup, many)
+	for number := range groups {
+		groups[number] = idGroup{sum: groupSum(sumOf(1, 32)), first: uint32(2 * number), count: 2}
+	}
+
+	outline := &Outline{index: index, groups: groups}
+	outline.Learn(census)
+
+	known := 0
+	for _, group := range outline.groups {
+		if group.known {
+			known++
+		}
+	}
+
+	if want := learnEffort/hole + 1; known == 0 || known > want {
+		t.Errorf("%d of %d groups are known, want at most %d", known, many, want)
+	}
+
+	outline = &Outline{index: index, groups: []idGroup{
+		{sum: groupSum(sumOf(64)), count: 2}, {sum: groupSum(sumOf(1, 32)), first: 2, count: 1},
+	}}
+	outline.Learn(census)
+
+	if outline.groups[0].known || outline.groups[1].known {
+		t.Error("the ids of a group of another length were taken")
+	}
+}
+
+// FuzzOutline updates by an index, and from an older content, that are anything.
+func FuzzOutline(f *testing.F) {
+	got := encode(f, golden(), Options{Params: blocks()})
+	old := slices.Concat(golden()[:100<<10], noise(9, 10_000), golden()[120<<10:])
+	f.Add(got.Head, got.IDs, old, got.RawSize, got.Size, int64(64))
+
+	got = encode(f, golden(), Options{Params: anywhere()})
+	f.Add(got.Head, got.IDs, old, got.RawSize, got.Size, int64(0))
+	f.Add(right().bytes(), make([]byte, 16), []byte("old"), int64(9192), int64(2100), int64(1))
+
+	f.Fuzz(func(t *testing.T, head, ids, old []byte, raw, layer, gap int64) {
+		outline, err := ParseHead(head, Sizes{Raw: raw, Layer: layer, IDs: int64(len(ids))})
+		if err != nil {
+			if !errors.Is(err, ErrIndex) {
+				t.Fatal(err)
+			}
+
+			return
+		}
+
+		census := survey(t, outline.Params(), 0, old)
+		outline.Learn(census)
+
+		var end int64
+
+		for _, span := range outline.Missing(gap) {
+			if span.From < end || span.To <= span.From || span.To > int64(len(ids)) {
+				t.Fatalf("the span %+v after byte %d of %d", span, end, len(ids))
+			}
+
+			end = span.To
+
+			if err := outline.Fill(span, ids[span.From:span.To]); err != nil && !errors.Is(err, ErrIndex) {
+				t.Fatal(err)
+			}
+		}
+
+		index, err := outline.Index()
+		if err != nil {
+			if !errors.Is(err, ErrIndex) {
+				t.Fatal(err)
+			}
+
+			return
+		}
+
+		checkSteps(t, index, census, int64(len(old)))
+	})
+}
+
+// checkSteps holds that no step of a plan leaves the content or the seed, and that each reads on the side where it may.
+func checkSteps(t *testing.T, index *Index, census *Census, size int64) {
+	t.Helper()
+
+	for _, target := range []bool{false, true} {
+		seeds := NewSeeds(index)
+
+		if target {
+			seeds.AddTarget(census)
+		} else if _, err := seeds.Add(census); err != nil {
+			t.Fatal(err)
+		}
+
+		plan, err := NewPlan(index, seeds, PlanOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var end int64
+
+		for step := range plan.Steps() {
+			fits := true
+
+			switch step.Kind {
+			case Seed:
+				fits = !target && step.From >= 0 && step.From+step.Length <= size
+			case Here:
+				fits = target && step.From >= step.Offset && step.From+step.Length <= size
+			case Self:
+				fits = step.From < step.Offset && step.From+index.Chunk(step.First).Length <= step.Offset
+			case Keep:
+				fits = target && step.Offset+step.Length <= size
+			case Fetch:
+				frame := index.Frame(step.Frame)
+				fits = step.Offset >= frame.RawOffset && step.Offset+step.Length <= frame.RawOffset+frame.RawLength
+			case Zero:
+			}
+
+			if !fits || step.Offset != end {
+				t.Fatalf("%+v after byte %d, with %d bytes at hand", step, end, size)
+			}
+
+			end += step.Length
+		}
+
+		if end != index.RawSize() {
+			t.Fatalf("the plan ends at %d of %d", end, index.RawSize())
+		}
+	}
+}
