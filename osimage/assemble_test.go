@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -223,27 +222,35 @@ func TestUpdateFromHalfASeed(t *testing.T) {
 	}
 }
 
+// Whoever has other frames than the index says is asked for all of the layer, whose digest decides.
 func TestUpdateOfTamperedBytes(t *testing.T) {
 	t.Parallel()
 
-	d := newDelta(t)
-	layer := layerDigest(t, d.image, osimage.RoleUSR)
+	for name, test := range map[string]struct {
+		times int
+		want  error
+	}{
+		"always":        {99, osimage.ErrWrongDigest},
+		"only in parts": {1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 
-	d.registry.set(func(f *faults) {
-		f.mutate = func(digest string, data []byte) []byte {
-			if digest == layer {
-				for at := range data {
-					data[at] ^= 1
-				}
+			d := newDelta(t)
+			d.registry.set(func(f *faults) { f.mutate = changed(layerDigest(t, d.image, osimage.RoleUSR), test.times) })
+
+			err := d.write(t, osimage.WriteOptions{Seeds: []osimage.Seed{d.seed}})
+			if test.want == nil {
+				d.check(t, err)
+			} else if !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
 			}
 
-			return data
-		}
-	})
-
-	err := d.write(t, osimage.WriteOptions{Seeds: []osimage.Seed{d.seed}})
-	if !errors.Is(err, osimage.ErrWrongDigest) || !strings.Contains(err.Error(), "frame") {
-		t.Errorf("got %v, want a wrong digest that names the frame", err)
+			content, _ := d.image.Config().Content(osimage.RoleUSR)
+			if len(d.planned) != 2 || d.planned[1].Fetch != content.Size {
+				t.Errorf("planned %+v, want all of the layer in the end", d.planned)
+			}
+		})
 	}
 }
 

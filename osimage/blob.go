@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -354,19 +356,54 @@ func (t *transfer) request(session http.RoundTripper, address *url.URL, ranged b
 	return response, nil
 }
 
-// checkRange makes sure that a 206 starts where it was asked to, in a blob of the right size.
+// checkRange makes sure that a 206 starts where it was asked to, in a blob of the right size. A host that goes on to answer
+// otherwise, such as with several ranges at once (multipart/byteranges), is as good as one without ranges.
 func (t *transfer) checkRange(response *http.Response) error {
-	var first, last, total int64
-
 	header := response.Header.Get("Content-Range")
-	if _, err := fmt.Sscanf(header, "bytes %d-%d/%d", &first, &last, &total); err != nil || first != t.pos {
+
+	got, ok := parseContentRange(header)
+	if !ok || got.first != t.pos {
 		return &Error{
-			Kind: ErrTransient, Subject: t.blob.subject, Fix: fixLater,
+			Kind: ErrTransient, Subject: t.blob.subject, Fix: fixLater, Err: errNoRanges,
 			Detail: fmt.Sprintf("the registry answered with the range %q, want one from %d", header, t.pos),
 		}
 	}
 
-	return t.checkSize(total)
+	if got.size < 0 {
+		return nil
+	}
+
+	return t.checkSize(got.size)
+}
+
+// contentRange is what an answer says that it has: the bytes from first to last, both included, of so many, -1 for a number
+// that the server does not know.
+type contentRange struct {
+	first, last, size int64
+}
+
+// parseContentRange reads the header field of a 206 (RFC 9110, section 14.4). It refuses what cannot be.
+func parseContentRange(header string) (contentRange, bool) {
+	part, size, _ := strings.Cut(strings.TrimPrefix(header, "bytes "), "/")
+	first, last, _ := strings.Cut(part, "-")
+
+	var (
+		result contentRange
+		errs   [3]error
+	)
+
+	result.first, errs[0] = strconv.ParseInt(first, 10, 64)
+	result.last, errs[1] = strconv.ParseInt(last, 10, 64)
+
+	if size == "*" {
+		result.size = -1
+	} else {
+		result.size, errs[2] = strconv.ParseInt(size, 10, 64)
+	}
+
+	known := errors.Join(errs[:]...) == nil && strings.HasPrefix(header, "bytes ")
+
+	return result, known && result.first >= 0 && result.first <= result.last && (size == "*" || result.last < result.size)
 }
 
 // acceptWhole takes an answer with the whole blob.

@@ -221,3 +221,9 @@ func truncated(subject, what string, got, want int64) error {
 		Detail: fmt.Sprintf("the %s has %d bytes, want %d", what, got, want),
 	}
 }
+
+// hasOtherBytes tells whether an error says that somebody gave other bytes than the digests say, seen by whatever was looked
+// at first.
+func hasOtherBytes(err error) bool {
+	return errors.Is(err, ErrWrongDigest) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrTooLarge)
+}

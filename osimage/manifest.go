@@ -3,13 +3,14 @@ package osimage
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/stayput-dev/stayput/osimage/chunk"
 )
 
 // load reads the config that the manifest names, and checks that both describe an image of ours.
@@ -113,24 +114,35 @@ func (i *Image) matchLayers(manifest *v1.Manifest) error {
 	return nil
 }
 
-// readBlob reads a small blob into memory and verifies it.
+// readBlob reads a small blob into memory and verifies it. What a mirror has in another form is asked for at the registry.
 func readBlob(ctx context.Context, from blobs, source blob) ([]byte, error) {
+	data, err := readBlobOnce(ctx, from, source)
+	if mirrored, ok := from.(interface{ distrustMirrors() bool }); ok && hasOtherBytes(err) && mirrored.distrustMirrors() {
+		return readBlobOnce(ctx, from, source)
+	}
+
+	return data, err
+}
+
+func readBlobOnce(ctx context.Context, from blobs, source blob) ([]byte, error) {
 	body, err := from.open(ctx, source, 0, source.size)
 	if err != nil {
 		return nil, err
 	}
 
-	data, err := io.ReadAll(io.LimitReader(body, source.size))
+	var data bytes.Buffer
+
+	// The head of a chunk index is the largest.
+	data.Grow(int(min(source.size, chunk.MaxHead)) + bytes.MinRead)
+
+	_, err = data.ReadFrom(io.LimitReader(body, source.size))
 	if err := errors.Join(err, body.Close()); err != nil {
 		return nil, fmt.Errorf("reading the image: %w", err)
 	}
 
-	sum := sha256.New()
-	sum.Write(data)
-
-	if got := digestOf(sum); got != source.digest {
+	if got := digestOfBytes(data.Bytes()); got != source.digest {
 		return nil, wrongDigest(source.subject, "blob", got, source.digest)
 	}
 
-	return data, nil
+	return data.Bytes(), nil
 }

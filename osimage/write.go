@@ -85,20 +85,23 @@ func Write(ctx context.Context, source Source, role Role, target Target, options
 	writing.target = target
 
 	err := writing.first(ctx)
-	if !errors.Is(err, errReadBack) || ctx.Err() != nil {
+	if ctx.Err() != nil || !writing.worthAll(err) {
 		return err
 	}
 
-	// A chunk's id has 64 bits only, and a power cut can take what was synced. And the raw bytes are hashed only once, when
-	// they are read back. Once more from the start, this time hashed on their way too: then it is either the image that is
-	// wrong, which its reader says, or the medium.
-	if err := writing.synced(0); err != nil {
-		return err
+	// A chunk's id has 64 bits only, a power cut can take what was synced, and a mirror can be anybody. And the raw bytes are
+	// hashed only once, when they are read back. Once more from the start, this time hashed on their way too: then it is either
+	// the image that is wrong, which its reader says, or the medium.
+	for again := true; again; again = ctx.Err() == nil && writing.otherBytes(err) {
+		if err := writing.synced(0); err != nil {
+			return err
+		}
+
+		writing.meter.planned(Planned{Fetch: content.Size, Requests: 1})
+
+		err = writing.from(ctx, 0, writing.stream(writing.source.Open, 0))
 	}
 
-	writing.meter.planned(Planned{Fetch: content.Size, Requests: 1})
-
-	err = writing.from(ctx, 0, writing.stream(writing.source.Open, 0))
 	if !errors.Is(err, errReadBack) {
 		return err
 	}
@@ -221,6 +224,19 @@ func (w *writing) first(ctx context.Context) error {
 	w.meter.planned(Planned{Fetch: w.content.Size, Requests: 1, Kept: start})
 
 	return w.from(ctx, start, w.stream(w.openForWriting, start))
+}
+
+// worthAll tells whether the error of a writing may be gone when all of the content is fetched.
+func (w *writing) worthAll(err error) bool {
+	return errors.Is(err, errReadBack) || errors.Is(err, errOtherFrame) || w.otherBytes(err)
+}
+
+// otherBytes tells whether a writing ended since its source had other bytes than it should, and another host may have the
+// right ones. It returns true once.
+func (w *writing) otherBytes(err error) bool {
+	image, ok := w.source.(*Image)
+
+	return ok && hasOtherBytes(err) && image.DistrustMirrors()
 }
 
 func targetName(target Target) string {
