@@ -226,7 +226,9 @@ func (w *writer) writePartition(ctx context.Context, content osimage.Content, te
 	done := w.note.Synced[content.Role]
 
 	return osimage.Write(ctx, w.source, content.Role, medium, osimage.WriteOptions{
-		Room: w.room(w.number(content.Role)), Start: done, SyncEvery: w.scheme.syncEvery, Seeds: running.seeds,
+		// What an older version has left in the spare slot is often in the next one, too.
+		Resume: true,
+		Room:   w.room(w.number(content.Role)), Start: done, SyncEvery: w.scheme.syncEvery, Seeds: running.seeds,
 		Synced: func(synced int64) error { return w.noteSynced(content.Role, synced) },
 		Progress: func(now osimage.Progress) {
 			if now.Stage != osimage.Surveying {
