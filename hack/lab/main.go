@@ -68,6 +68,7 @@ func newCommand() *cobra.Command {
 	root.AddCommand(
 		newUpCommand(&shared), newDemoCommand(&shared), newDownCommand(&shared), newStatusCommand(&shared), newSSHCommand(&shared),
 		newConsoleCommand(&shared), newPowerCommand(&shared), newPushCommand(&shared), newToolsCommand(), newOutageCommand(&shared),
+		newMemoryCommand(),
 	)
 
 	return root

@@ -111,6 +111,11 @@ func addMachines(ctx context.Context, running *lab.Lab, count int, report tools.
 
 	report("disk of OS %s: ready", firstVersion)
 
+	return startMachines(ctx, running, disk, count, report)
+}
+
+// startMachines makes machines with a disk, starts them and waits until their Nodes are Ready.
+func startMachines(ctx context.Context, running *lab.Lab, disk string, count int, report tools.Report) error {
 	waits, waiting := errgroup.WithContext(ctx)
 
 	for index := range count {

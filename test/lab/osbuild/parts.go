@@ -2,8 +2,6 @@ package osbuild
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +19,10 @@ const (
 	treeUUID  = "6b7f3c1e-52a4-4a55-9a0e-3d1f5c0b7a02"
 	stateUUID = "6b7f3c1e-52a4-4a55-9a0e-3d1f5c0b7a03"
 	stateSeed = "6b7f3c1e-52a4-4a55-9a0e-3d1f5c0b7a04"
+	// treeSalt is hashed before each block of usr. It is no secret, it lies beside the tree; a fresh one would keep whoever
+	// can have blocks put into an image from preparing colliding ones, which SHA-256 does not have as far as anybody knows.
+	// What protects usr is the root hash. With the same salt, what versions have in common has the same hash tree.
+	treeSalt = "8d1c3f0a5b7e42969e0d61f4a2c85b37d4e9f6018c7a4b25903fd2e6b1a87c54"
 	// stateSize is that of the state's file system before it grows to its partition.
 	stateSize = "192M"
 )
@@ -199,7 +201,7 @@ func makeVersion(
 			return err
 		}
 
-		rootHash, err := makeVerity(ctx, tools, desk, variant)
+		rootHash, err := makeVerity(ctx, tools, desk)
 		if err != nil {
 			return err
 		}
@@ -231,11 +233,9 @@ var rootHashLine = regexp.MustCompile(`(?m)^Root hash:\s*([0-9a-f]{64})$`)
 
 var errNoRootHash = errors.New("veritysetup told no root hash")
 
-// makeVerity writes the hash tree of usr. The salt differs by version, so that no two versions share a root hash.
-func makeVerity(ctx context.Context, tools chroot, desk desk, variant Variant) (string, error) {
-	salt := sha256.Sum256([]byte(ImageID + " " + variant.String()))
-
-	told, err := tools.run(ctx, "veritysetup", "format", "--hash=sha256", "--salt="+hex.EncodeToString(salt[:]),
+// makeVerity writes the hash tree of usr. No two versions share a root hash, for os-release names the version.
+func makeVerity(ctx context.Context, tools chroot, desk desk) (string, error) {
+	told, err := tools.run(ctx, "veritysetup", "format", "--hash=sha256", "--salt="+treeSalt,
 		"--uuid="+treeUUID, desk.in("usr"), desk.in("usr-verity"))
 	if err != nil {
 		return "", err

@@ -53,7 +53,11 @@ func usrTree(base string, inputs Inputs, variant Variant) (tree, error) {
 		files.addFile(name, modeFile, data)
 	}
 
-	return files, errors.Join(files.checkRequired(), files.checkLibraries())
+	if err := errors.Join(files.checkRequired(), files.checkLibraries()); err != nil {
+		return nil, err
+	}
+
+	return files, files.fill("/usr", variant)
 }
 
 var errNoUnit = errors.New("no such unit")

@@ -36,10 +36,16 @@ type Variant struct {
 	// Version becomes IMAGE_VERSION: numbers and dots, such as "1.1.0".
 	Version string
 	Fault   Fault
+	// FillMiB fills /usr up to so many MiB with files of this machine, other ones for each version in part; 0 for none. What
+	// is made like this depends on the machine: it is for measuring, not for comparing digests.
+	FillMiB int64
 }
 
 // errVariant is what a malformed variant is refused with.
 var errVariant = errors.New("not a variant of the lab's OS")
+
+// maxFillMiB is four times what an OS image has.
+const maxFillMiB = 8192
 
 var versionPattern = regexp.MustCompile(`^[0-9]+(\.[0-9]+){0,3}$`)
 
@@ -49,6 +55,10 @@ func (v Variant) Validate() error {
 		return fmt.Errorf("%w: version %q: want numbers and dots, such as 1.1.0", errVariant, v.Version)
 	}
 
+	if v.FillMiB < 0 || v.FillMiB > maxFillMiB {
+		return fmt.Errorf("%w: filled up to %d MiB: want at most %d", errVariant, v.FillMiB, maxFillMiB)
+	}
+
 	if v.Fault == None || slices.Contains(Faults(), v.Fault) {
 		return nil
 	}
@@ -56,13 +66,18 @@ func (v Variant) Validate() error {
 	return fmt.Errorf("%w: fault %q: want one of %q, or nothing", errVariant, v.Fault, Faults())
 }
 
-// String names the variant, and its folder: "1.1.0", or "1.2.0-panic".
+// String names the variant, and its folder: "1.1.0", "1.2.0-panic" or "1.1.0-2048MiB".
 func (v Variant) String() string {
-	if v.Fault == None {
-		return v.Version
+	name := v.Version
+	if v.Fault != None {
+		name += "-" + string(v.Fault)
 	}
 
-	return v.Version + "-" + string(v.Fault)
+	if v.FillMiB > 0 {
+		name += fmt.Sprintf("-%dMiB", v.FillMiB)
+	}
+
+	return name
 }
 
 // osRelease is /usr/lib/os-release. IMAGE_ID and IMAGE_VERSION are what systemd-boot sorts by.

@@ -23,6 +23,9 @@ func TestVariantValidate(t *testing.T) {
 		{"a path as version", Variant{Version: "../1.0"}, false},
 		{"a fault in the version", Variant{Version: "1.2.0-panic"}, false},
 		{"unknown fault", Variant{Version: "1.2.0", Fault: "fire"}, false},
+		{"filled", Variant{Version: "1.1.0", FillMiB: 2048}, true},
+		{"filled with more than a disk has", Variant{Version: "1.1.0", FillMiB: 1 << 50}, false},
+		{"filled with less than nothing", Variant{Version: "1.1.0", FillMiB: -1}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +62,9 @@ func TestCommandLineFallsBack(t *testing.T) {
 
 	hash := strings.Repeat("ab", 32)
 
-	for _, variant := range append([]Variant{{Version: "1.0.0"}}, Variant{"1.2.0", Hang}, Variant{"1.2.0", Panic}) {
+	for _, variant := range []Variant{
+		{Version: "1.0.0"}, {Version: "1.2.0", Fault: Hang}, {Version: "1.2.0", Fault: Panic},
+	} {
 		words := strings.Fields(variant.commandLine(hash))
 		g.Expect(words).To(gomega.ContainElements("panic=5", "rd.emergency=reboot", "rd.shell=0", "usrhash="+hash))
 		g.Expect(len(variant.commandLine(hash))).To(gomega.BeNumerically("<", 2048)) // COMMAND_LINE_SIZE of x86
