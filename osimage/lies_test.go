@@ -2,6 +2,7 @@ package osimage_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"math/bits"
@@ -275,4 +276,55 @@ func sameFrame(t *testing.T, head, ids, raw []byte, first, last int) bool {
 	}
 
 	return last < index.Chunks() && index.FrameOf(first) == index.FrameOf(last)
+}
+
+// Sizes at the borders of chunks, groups and sectors; targets of another size; and a staging that is ended and goes on, with
+// another version between.
+func TestUpdatesOfAllSizes(t *testing.T) {
+	t.Parallel()
+
+	for _, size := range []int{1, 255, 4095, 4096, 4097, 32 * 4096, 256 * 4096, 256*4096 + 1, 1<<20 + 4096} {
+		t.Run(itoa(int64(size)), func(t *testing.T) {
+			t.Parallel()
+
+			next := noise(41, size)
+			if size > 2000 {
+				copy(next[1024:], "\xe2\xe1\xf5\xe0")
+			}
+
+			old := slices.Concat(noise(42, 4096), next, noise(43, 5000))
+			d := deltaOf(t, old, next)
+
+			for _, there := range [][]byte{nil, old, next[:size/2], append(slices.Clone(next), old...)} {
+				for _, offset := range []int64{0, 1, 4096, 12345} {
+					d.target = openTarget(t, 0)
+					if _, err := d.target.WriteAt(there, offset); err != nil {
+						t.Fatal(err)
+					}
+
+					// It is ended at the first byte, and then goes on.
+					ctx, cancel := context.WithCancel(background(t))
+					options := osimage.WriteOptions{Offset: offset, Resume: true, Seeds: []osimage.Seed{d.seed}}
+					options.Progress = func(now osimage.Progress) {
+						if now.Written > 0 {
+							cancel()
+						}
+					}
+
+					_ = osimage.Write(ctx, d.image, osimage.RoleUSR, d.target, options) // whatever it came to
+
+					cancel()
+
+					if err := d.write(t, options); err != nil {
+						t.Fatalf("%d bytes there, from %d: %v", len(there), offset, err)
+					}
+
+					got := make([]byte, size)
+					if _, err := d.target.ReadAt(got, offset); err != nil || !bytes.Equal(got, next) {
+						t.Errorf("%d bytes there, from %d: other bytes, %v", len(there), offset, err)
+					}
+				}
+			}
+		})
+	}
 }

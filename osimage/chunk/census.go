@@ -104,8 +104,12 @@ func (c *Census) end() {
 	}
 }
 
+// maxGroups is the most groups that a census takes note of, four times as many as the ids of anything usual make. Whoever
+// chooses the bytes can end a group with each.
+const maxGroups = MaxChunks / 8
+
 func (c *Census) note(group idGroup) {
-	if _, known := c.groups[group.sum]; !known {
+	if _, known := c.groups[group.sum]; !known && len(c.groups) < maxGroups {
 		c.groups[group.sum] = knownGroup{first: group.first, count: group.count}
 	}
 }

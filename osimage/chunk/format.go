@@ -33,12 +33,14 @@ import (
 const magic = "SPCHUNK\x02"
 
 const (
-	// MaxChunks is the greatest number of chunks in an index.
-	MaxChunks = 1 << 20
+	// MaxChunks is the greatest number of chunks in an index: twice as many as a content of ours should have, see ParamsFor. It
+	// is what bounds the memory of a node that reads an index which somebody made to be large: see
+	// TestTheGreatestIndexIsBounded.
+	MaxChunks = 1 << 19
 	// MaxFrame is the greatest number of raw bytes in a frame.
 	MaxFrame = 4 << 20
 	// MaxHead is the greatest size of a head in bytes: MaxChunks chunks, each in a frame and a group of its own.
-	MaxHead = 24 << 20
+	MaxHead = 12 << 20
 	// MaxIDs is the greatest size of the ids in bytes.
 	MaxIDs = MaxChunks * idSize
 	// longestNumber is the most bytes that a number of the table has: lengths, counts and overheads have less than 28 bits.
