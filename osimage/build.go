@@ -29,8 +29,9 @@ const (
 
 // BuildSpec says what an image is made of.
 type BuildSpec struct {
-	// Name, Version, Architecture, MinSourceVersion, Scheme and RootHash are those of Config. No scheme means SchemeDPS.
-	Name, Version, Architecture, MinSourceVersion, Scheme, RootHash string
+	// Name, Version, Variant, Architecture, MinSourceVersion, Scheme and RootHash are those of Config. No scheme means
+	// SchemeDPS.
+	Name, Version, Variant, Architecture, MinSourceVersion, Scheme, RootHash string
 	// Inputs are the contents, by role.
 	Inputs map[Role]Input
 	// Progress, when set, is called with the raw bytes of a content that are done.
@@ -97,7 +98,7 @@ func fileInput(role Role, path string) (input Input, err error) {
 // image of the same version in it is replaced. The same files give the same digests with the same Stayput version.
 func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err error) {
 	config := Config{
-		Name: spec.Name, Version: spec.Version, Architecture: spec.Architecture,
+		Name: spec.Name, Version: spec.Version, Variant: spec.Variant, Architecture: spec.Architecture,
 		MinSourceVersion: spec.MinSourceVersion, Scheme: cmp.Or(spec.Scheme, SchemeDPS), RootHash: spec.RootHash,
 	}
 

@@ -32,8 +32,10 @@ const (
 var (
 	// The Boot Loader Specification allows A-Z a-z 0-9 + - _ . in entry names; '+' starts the boot counter, and '_'
 	// separates name and version in the partition label and the entry, so a version has neither.
-	namePattern     = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
-	versionPattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
+	namePattern    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+	versionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
+	// os-release(5), VARIANT_ID. Garden Linux's flavours have less than 150 characters.
+	variantPattern  = regexp.MustCompile(`^[a-z0-9._-]{1,256}$`)
 	rootHashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	digestPattern   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
@@ -99,6 +101,8 @@ func (c Config) Validate() error {
 		return invalidField("name", c.Name, "lower-case letters, digits, '.', '_' and '-', such as \"labos\"")
 	case !versionPattern.MatchString(c.Version):
 		return invalidField("version", c.Version, "letters, digits, '.' and '-', such as \"1.1.0\"")
+	case c.Variant != "" && !variantPattern.MatchString(c.Variant):
+		return invalidField("variant", c.Variant, "at most 256 lower-case letters, digits, '.', '_' and '-', such as \"server\"")
 	case c.Scheme == SchemeDPS && len(c.Label()) > maxLabelLength:
 		return invalidField("name and version", c.Label(), "a GPT label has at most 36 characters for name_version")
 	case !slices.Contains(Architectures(), c.Architecture):

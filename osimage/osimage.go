@@ -31,6 +31,9 @@ type Config struct {
 	Name string `json:"name"`
 	// Version is its IMAGE_VERSION, such as "1.1.0".
 	Version string `json:"version"`
+	// Variant is its VARIANT_ID, such as "server", where one name has several; "" means that it has none. Of Garden Linux it
+	// is the flavour, such as "baremetal-gardener_prod_usi".
+	Variant string `json:"variant,omitempty"`
 	// Architecture is a GOARCH: "amd64" or "arm64".
 	Architecture string `json:"architecture"`
 	// MinSourceVersion is the oldest version that can be updated to this one in place; "" means any.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/gardenlinux"
 	"github.com/stayput-dev/stayput/osimage/uki"
 )
 
@@ -44,6 +46,7 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	flags := command.Flags()
 	flags.StringVar(&spec.Name, "name", "", "the OS's name, its IMAGE_ID")
 	flags.StringVar(&spec.Version, "version", "", "the OS's version, its IMAGE_VERSION")
+	flags.StringVar(&spec.Variant, "variant", "", "the OS's variant, its `VARIANT_ID` (default: what the UKI says)")
 	flags.StringVar(&spec.Architecture, "arch", runtime.GOARCH, "the machines' `GOARCH`: amd64 or arm64")
 	flags.StringVar(&spec.Scheme, "scheme", osimage.SchemeDPS, "how the machines keep two versions: "+
 		"dps (verity partitions and a UKI), gptprio (Flatcar), uki (Garden Linux: the UKI is the OS)")
@@ -71,7 +74,7 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 			return err
 		}
 
-		if err := checkUKI(spec); err != nil {
+		if err := checkUKI(&spec); err != nil {
 			return err
 		}
 
@@ -91,8 +94,8 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	return command
 }
 
-// checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start.
-func checkUKI(spec osimage.BuildSpec) (err error) {
+// checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start. It takes the variant from it.
+func checkUKI(spec *osimage.BuildSpec) (err error) {
 	path := spec.Inputs[osimage.RoleUKI].Name
 	if path == "" || spec.Scheme == osimage.SchemeGPTPrio {
 		return nil // The build says what is missing, or does not belong.
@@ -111,12 +114,16 @@ func checkUKI(spec osimage.BuildSpec) (err error) {
 	}
 
 	if spec.Scheme == osimage.SchemeDPS {
-		if err := checkRootHash(image.CommandLine, path, spec); err != nil {
+		if err := checkRootHash(image.CommandLine, path, *spec); err != nil {
 			return err
 		}
 	}
 
+	variant := gardenlinux.Variant(image.OSRelease)
+	spec.Variant = cmp.Or(spec.Variant, variant)
+
 	for _, of := range []struct{ what, got, flag, want string }{
+		{"VARIANT_ID", variant, "--variant", spec.Variant},
 		{"IMAGE_ID", image.SortKey(), "--name", spec.Name},
 		{"IMAGE_VERSION", image.Version(), "--version", spec.Version},
 		{"architecture", image.Architecture, "--arch", spec.Architecture},

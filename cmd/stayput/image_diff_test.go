@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stayput-dev/stayput/osimage"
+	"github.com/stayput-dev/stayput/osimage/uki/ukitest"
 )
 
 // twoVersions builds 1.0.0 and 1.1.0 in one folder. The newer /usr has some bytes more in its middle.
@@ -75,6 +76,62 @@ func TestImageDiff(t *testing.T) {
 	text := mustRun(t, "image", "diff", layout+":1.0.0", layout+":1.1.0")
 	if !strings.Contains(text, "FETCHED") || !strings.Contains(text, "usr-verity") || !strings.Contains(text, "all") {
 		t.Errorf("it printed\n%s", text)
+	}
+}
+
+// Two flavours of one version have the same name: only the variant tells them apart.
+func TestVariants(t *testing.T) {
+	t.Parallel()
+
+	folders := map[string]string{}
+
+	for _, variant := range []string{"server", "desktop"} {
+		folders[variant] = filepath.Join(t.TempDir(), variant)
+		uki := save(t, variant+".efi", ukitest.Image{Architecture: "amd64", Sections: []ukitest.Section{
+			{Name: ".osrel", Content: []byte("ID=labos\nIMAGE_VERSION=1.1.0\nVARIANT_ID=" + variant + "\n")},
+			{Name: ".linux", Content: []byte(variant)},
+		}}.Bytes())
+		build := func(more ...string) error {
+			_, _, err := stayput(t, append([]string{
+				"image", "build", folders[variant], "--name", "labos", "--version", "1.1.0", "--arch", "amd64",
+				"--scheme", "uki", "--uki", uki,
+			}, more...)...)
+
+			return err
+		}
+
+		if err := build(); err != nil {
+			t.Fatal(err)
+		}
+
+		if got := inspectImage(t, folders[variant]).Config.Variant; got != variant {
+			t.Errorf("the variant is %q, want %q", got, variant)
+		}
+
+		if text := mustRun(t, "image", "inspect", folders[variant]); !strings.Contains(text, "Variant:         "+variant) {
+			t.Errorf("inspect printed\n%s", text)
+		}
+
+		imported := filepath.Join(t.TempDir(), "imported")
+		mustRun(t, "image", "import", uki, imported)
+
+		if got := inspectImage(t, imported).Config.Variant; got != variant {
+			t.Errorf("the imported variant is %q, want %q", got, variant)
+		}
+
+		if err := build("--variant", "other"); err == nil || !strings.Contains(err.Error(), "--variant") {
+			t.Errorf("with another variant than the UKI's: %v", err)
+		}
+	}
+
+	for _, test := range []struct {
+		old  string
+		warn bool
+	}{{"server", true}, {"desktop", false}} {
+		_, beside, err := stayput(t, "image", "diff", folders[test.old], folders["desktop"])
+		if err != nil || strings.Contains(beside, "Warning") != test.warn {
+			t.Errorf("%+v: %v: %q", test, err, beside)
+		}
 	}
 }
 

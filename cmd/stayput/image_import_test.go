@@ -226,7 +226,7 @@ func TestImageImport(t *testing.T) {
 		{
 			"gardenlinux", save(t, "gl.uki", gardenUKI()),
 			[]string{"--min-source-version", "1800"},
-			osimage.Config{Name: "gardenlinux", Version: "1877.3", Scheme: "uki", MinSourceVersion: "1800"},
+			osimage.Config{Name: "gardenlinux", Version: "1877.3", Variant: "baremetal_usi", Scheme: "uki", MinSourceVersion: "1800"},
 			"uki",
 			"flavour baremetal_usi-amd64-1877.3",
 			inside{

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rsa"
 	"fmt"
@@ -304,6 +305,7 @@ func checkPublished(ctx context.Context, image *osimage.Image) error {
 		{"version", inside.Version(), config.Version},
 		{"architecture", inside.Architecture, config.Architecture},
 		{"root hash", inside.RootHash(), ""},
+		{"variant", cmp.Or(gardenlinux.Variant(inside.OSRelease), config.Variant), config.Variant},
 	} {
 		if of.got != of.want {
 			return mistake(image.Reference(), fmt.Sprintf("the %s in its UKI is %q, want %q, as its manifest says", of.what, of.got, of.want),

@@ -87,6 +87,7 @@ func (i inspection) describe(out io.Writer) {
 		{"Reference", i.Reference},
 		{"Name", i.Config.Name},
 		{"Version", i.Config.Version},
+		{"Variant", i.Config.Variant},
 		{"Architecture", i.Config.Architecture},
 		{"Scheme", i.Config.Scheme},
 		{"Minimum source", orAny(i.Config.MinSourceVersion)},

@@ -83,7 +83,8 @@ func readDisk(disk *rawdisk.Disk, options Options) (*source.Parts, error) {
 
 	image := chosen.entry.image
 	parts := &source.Parts{
-		Name: image.SortKey(), Version: image.Version(), Architecture: image.Architecture, Scheme: osimage.SchemeDPS,
+		Name: image.SortKey(), Version: image.Version(), Variant: uki.Variant(image.OSRelease),
+		Architecture: image.Architecture, Scheme: osimage.SchemeDPS,
 		RootHash: chosen.entry.hash, Notes: notes,
 		Inputs: map[osimage.Role]osimage.Input{osimage.RoleUKI: fileInput(chosen.entry.file, chosen.entry.place)},
 	}

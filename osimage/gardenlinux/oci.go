@@ -160,7 +160,7 @@ func (o OCI) Config(
 
 	return osimage.Config{
 		Name: cmp.Or(uki.SortKey(release), distribution), Version: cmp.Or(uki.Version(release), version),
-		Architecture: architecture, Scheme: osimage.SchemeUKI,
+		Variant: cmp.Or(Variant(release), flavourOf(version, text)), Architecture: architecture, Scheme: osimage.SchemeUKI,
 		Contents: []osimage.Content{{
 			Role: osimage.RoleUKI, Digest: layer.Digest.String(), Size: layer.Size, RawDigest: layer.Digest.String(), RawSize: layer.Size,
 		}},

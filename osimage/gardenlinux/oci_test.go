@@ -226,20 +226,20 @@ func TestOpen(t *testing.T) {
 	entries := h.publish(t)
 
 	for _, test := range []struct {
-		reference, cname, architecture string
-		want                           int // the entry
+		reference, cname, architecture, variant string
+		want                                    int // the entry
 	}{
-		{":" + version, usi, "amd64", 5},
-		{":" + version, usi + "-amd64", "amd64", 5},
-		{":" + version, usi + "-amd64-" + version, "amd64", 5},
-		{":" + version, "baremetal-gardener_usi_prod", "amd64", 5},
-		{":" + version, usi, "arm64", 4},
-		{":" + version, usi + "_tpm2", "amd64", 2},
-		{":" + version, "baremetal-capi_usi", "amd64", 3},
-		{":" + version, "baremetal-capi_usi-amd64-" + version, "amd64", 3},
-		{":" + version + "-" + usi + "-amd64", "", "amd64", 5},
-		{"@" + entries[5].Digest.String(), "", "amd64", 5},
-		{"@" + entries[5].Digest.String(), usi, "amd64", 5},
+		{":" + version, usi, "amd64", usi, 5},
+		{":" + version, usi + "-amd64", "amd64", usi, 5},
+		{":" + version, usi + "-amd64-" + version, "amd64", usi, 5},
+		{":" + version, "baremetal-gardener_usi_prod", "amd64", usi, 5},
+		{":" + version, usi, "arm64", usi, 4},
+		{":" + version, usi + "_tpm2", "amd64", usi + "_tpm2", 2},
+		{":" + version, "baremetal-capi_usi", "amd64", "baremetal-capi_usi", 3},
+		{":" + version, "baremetal-capi_usi-amd64-" + version, "amd64", "baremetal-capi_usi", 3},
+		{":" + version + "-" + usi + "-amd64", "", "amd64", usi, 5},
+		{"@" + entries[5].Digest.String(), "", "amd64", usi, 5},
+		{"@" + entries[5].Digest.String(), usi, "amd64", usi, 5},
 	} {
 		image, err := h.open(t, test.reference, test.cname, osimage.WithArchitecture(test.architecture))
 		if err != nil {
@@ -250,7 +250,7 @@ func TestOpen(t *testing.T) {
 
 		config := image.Config()
 		if image.Digest() != entries[test.want].Digest.String() || config.Architecture != test.architecture ||
-			config.Name != "gardenlinux" || config.Version != version || config.Scheme != osimage.SchemeUKI {
+			config.Name != "gardenlinux" || config.Variant != test.variant || config.Version != version || config.Scheme != osimage.SchemeUKI {
 			t.Errorf("%s %s: %s, %+v", test.reference, test.cname, image.Digest(), config)
 		}
 	}

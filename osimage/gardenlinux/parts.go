@@ -24,7 +24,7 @@ func Parts(image *osimage.Image) (*source.Parts, error) {
 
 	config := image.Config()
 	parts := &source.Parts{
-		Name: config.Name, Version: config.Version, Architecture: config.Architecture, Scheme: config.Scheme,
+		Name: config.Name, Version: config.Version, Variant: config.Variant, Architecture: config.Architecture, Scheme: config.Scheme,
 		Inputs: map[osimage.Role]osimage.Input{},
 	}
 

@@ -78,7 +78,8 @@ func Read(ctx context.Context, path string, options Options) (parts *source.Part
 	}
 
 	return &source.Parts{
-		Name: image.SortKey(), Version: image.Version(), Architecture: image.Architecture, Scheme: osimage.SchemeUKI,
+		Name: image.SortKey(), Version: image.Version(), Variant: Variant(image.OSRelease),
+		Architecture: image.Architecture, Scheme: osimage.SchemeUKI,
 		Inputs: map[osimage.Role]osimage.Input{osimage.RoleUKI: file.Input(path, 0, file.Size)},
 		Notes:  notes(image), Close: file.Close,
 	}, nil

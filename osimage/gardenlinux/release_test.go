@@ -73,7 +73,7 @@ func TestRead(t *testing.T) {
 		}
 
 		if parts.Name != "gardenlinux" || parts.Version != "1877.3.0" || parts.Architecture != "arm64" || parts.Scheme != osimage.SchemeUKI ||
-			parts.RootHash != "" || len(parts.Inputs) != 1 {
+			parts.RootHash != "" || parts.Variant != usi || len(parts.Inputs) != 1 {
 			t.Errorf("got %+v", parts)
 		}
 
@@ -101,6 +101,32 @@ func TestRead(t *testing.T) {
 
 		if err := errors.Join(body.Close(), parts.Release()); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// One flavour is one variant, whatever form its names have had; two flavours are two.
+func TestVariant(t *testing.T) {
+	t.Parallel()
+
+	const other = "metal-gardener_prod_usi"
+
+	for _, test := range []struct{ id, cname, variant, want string }{
+		{"gardenlinux", usi + "-amd64-1877.3", usi + "-amd64", usi},
+		{"gardenlinux", usi + "-amd64-1877.3-a1b2c3d4", "", usi},
+		{"gardenlinux", usi, usi, usi},
+		{"gardenlinux", "", usi + "-arm64", usi},
+		{"gardenlinux", other + "-amd64-1877.3", other + "-amd64", other},
+		{"gardenlinux", "No Name", "", ""},
+		{"gardenlinux", strings.Repeat("a", 300), "", ""},
+		{"labos", "", "server-amd64", "server-amd64"},
+		{"labos", usi, "", ""},
+	} {
+		got := gardenlinux.Variant(map[string]string{
+			"ID": test.id, "IMAGE_VERSION": "1877.3", "GARDENLINUX_CNAME": test.cname, "VARIANT_ID": test.variant,
+		})
+		if got != test.want {
+			t.Errorf("%+v: got %q", test, got)
 		}
 	}
 }

@@ -5,8 +5,8 @@ import "github.com/stayput-dev/stayput/osimage"
 // Parts are the contents that an importer has found in an artifact, and what it has learned of them. They are open:
 // the inputs read from the artifact, or from a temporary file, until Close.
 type Parts struct {
-	// Name, Version and Architecture are those of osimage.Config.
-	Name, Version, Architecture string
+	// Name, Version, Variant and Architecture are those of osimage.Config.
+	Name, Version, Variant, Architecture string
 	// Scheme is the slot scheme that the artifact is made for: a SchemeXxx of osimage.
 	Scheme string
 	// RootHash is the dm-verity root hash, 64 lower-case hexadecimal digits, "" where the scheme has none.
@@ -34,6 +34,7 @@ func (p *Parts) Release() error {
 // Spec is what osimage.Build wants to make an image of the parts.
 func (p *Parts) Spec() osimage.BuildSpec {
 	return osimage.BuildSpec{
-		Name: p.Name, Version: p.Version, Architecture: p.Architecture, Scheme: p.Scheme, RootHash: p.RootHash, Inputs: p.Inputs,
+		Name: p.Name, Version: p.Version, Variant: p.Variant, Architecture: p.Architecture,
+		Scheme: p.Scheme, RootHash: p.RootHash, Inputs: p.Inputs,
 	}
 }

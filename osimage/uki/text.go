@@ -4,6 +4,9 @@ import (
 	"strings"
 )
 
+// maxVariant bounds a VARIANT_ID; real ones have less than 150 bytes.
+const maxVariant = 256
+
 // ParseOSRelease reads the text of an os-release file. Quotes are taken off; escapes inside them are kept as they are,
 // because no key that is used here has any.
 func ParseOSRelease(text string) map[string]string {
@@ -35,6 +38,19 @@ func SortKey(osRelease map[string]string) string {
 // BUILD_ID.
 func Version(osRelease map[string]string) string {
 	return firstOf(osRelease, "IMAGE_VERSION", "VERSION", "VERSION_ID", "BUILD_ID")
+}
+
+// Variant is the VARIANT_ID, "" when there is none that has the form that os-release(5) gives it: lower-case letters,
+// digits, '.', '_' and '-'.
+func Variant(osRelease map[string]string) string {
+	const form = "abcdefghijklmnopqrstuvwxyz0123456789._-"
+
+	text := osRelease["VARIANT_ID"]
+	if len(text) > maxVariant || strings.Trim(text, form) != "" {
+		return ""
+	}
+
+	return text
 }
 
 func firstOf(values map[string]string, keys ...string) string {

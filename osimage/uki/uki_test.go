@@ -135,6 +135,19 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
+func TestVariant(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]string{
+		"VARIANT_ID=server\nID=lab": "server", "VARIANT_ID=\"a-b_c.1\"": "a-b_c.1", "ID=lab": "", "VARIANT_ID=": "",
+		"VARIANT_ID=Server": "", "VARIANT_ID=\"two words\"": "", "VARIANT_ID=" + strings.Repeat("a", 257): "",
+	} {
+		if got := uki.Variant(uki.ParseOSRelease(text)); got != want {
+			t.Errorf("%q has the variant %q, want %q", text, got, want)
+		}
+	}
+}
+
 func FuzzOSRelease(f *testing.F) {
 	f.Add("ID=lab\nNAME=\"Lab OS\"\n# x\nIMAGE_VERSION='1.0'\n")
 	f.Add("=\n=\"\"\nA=\"\nB='")
