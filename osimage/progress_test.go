@@ -55,12 +55,15 @@ func TestProgressOfAnUpdate(t *testing.T) {
 	for name, test := range map[string]struct {
 		there []byte
 		seeds bool
+		// missing is how much less the seed has than was thought.
+		missing int64
 		// survey is what is read before anything is fetched.
 		survey int64
 	}{
-		"from the running slot": {nil, true, usrSize},
-		"from the spare slot":   {old, false, usrSize},
-		"from both":             {append(slices.Clone(old), randomBytes(9, 3<<20)...), true, 2*usrSize + 3<<20},
+		"from the running slot":   {nil, true, 0, usrSize},
+		"from a seed that is cut": {nil, true, 1 << 20, usrSize + 1<<20},
+		"from the spare slot":     {old, false, 0, usrSize},
+		"from both":               {append(slices.Clone(old), randomBytes(9, 3<<20)...), true, 0, 2*usrSize + 3<<20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,6 +77,7 @@ func TestProgressOfAnUpdate(t *testing.T) {
 
 			options := osimage.WriteOptions{Resume: true, SyncEvery: 1 << 20, Progress: all.take}
 			if test.seeds {
+				d.seed.Size += test.missing
 				options.Seeds = []osimage.Seed{d.seed}
 			}
 
