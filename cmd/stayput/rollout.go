@@ -145,10 +145,9 @@ func newStatusCommand() *cobra.Command {
 		Long: `Show where the nodes of a pool are, or those of every pool of the namespace.
 
 For each node: the phase of its attempt, the slot and version that run, the version that is wanted, how far staging is
-(of the agent's last write, which comes after each fifth of the work), when the present wait ends, and why it is where
-it is. What stands in the way of a node that
-cannot go on is below the table. Nodes of another cluster are read with the kubeconfig Secret that the pool names; you
-need the right to read it.`,
+(by the agent's last write, which comes after each fifth of the work), when the present wait ends, and why it is where
+it is. What stands in the way of a node that cannot go on is below the table. Nodes of another cluster are read with the
+kubeconfig Secret that the pool names; you need the right to read it.`,
 		Args: takes(cobra.MaximumNArgs(1)),
 	}
 	flags := newRolloutFlags(command)
