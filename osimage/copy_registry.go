@@ -144,8 +144,8 @@ func (r *registryStore) referrers(ctx context.Context, digest string) (found []v
 	return found, ignoreNotFound(err)
 }
 
-// optional asks for what need not be there, until a host has it. When a host that may be asked for tags does not have it,
-// those that cannot be reached do not matter: behind an air gap nobody else is there.
+// optional asks for what need not be there, until a host has it. When a host does not have it, or may be asked for digests
+// only, those that cannot be reached do not matter: behind an air gap nobody else is there.
 func (r *registryStore) optional(
 	ctx context.Context, subject string,
 	work func(ctx context.Context, session http.RoundTripper, local name.Repository) error,
@@ -153,7 +153,7 @@ func (r *registryStore) optional(
 	place := r.content.place.Load()
 
 	return r.client.retry.do(ctx, subject, func(ctx context.Context) error {
-		absent, others := false, false
+		absent, others := place.pullsOnly(), false
 
 		err := place.each(ctx, subject, hosts.Resolve, func(host *endpoint) error {
 			err := host.reading(ctx, r.client.keychain, r.repository, func(local name.Repository, session http.RoundTripper) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/name"
 
@@ -128,6 +129,13 @@ func (p *place) each(ctx context.Context, subject string, need hosts.Capability,
 	}
 
 	return allFailed(subject, tries)
+}
+
+// pullsOnly tells that there is a host that has the blobs, and may not be asked for tags.
+func (p *place) pullsOnly() bool {
+	return slices.ContainsFunc(p.endpoints, func(host *endpoint) bool {
+		return host.host.May(hosts.Pull) && !host.host.May(hosts.Resolve)
+	})
 }
 
 // inOrder puts the mirrors that failed just now behind all others: when those fail too, they are better than nothing.

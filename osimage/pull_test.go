@@ -311,6 +311,36 @@ func TestPullTakesSignaturesFromWhereTheyAre(t *testing.T) {
 	}
 }
 
+// A mirror that may be asked for digests only has the image, and cannot say whether it is signed.
+func TestPullFromAMirrorOfDigestsAlone(t *testing.T) {
+	t.Parallel()
+
+	upstream, mirror := mirrored(t)
+	hosts := hostsDir(t, upstream.Address, fmt.Sprintf("[host.%q]\ncapabilities = [\"pull\"]\n", "https://"+mirror.Address))
+
+	image, err := clientOf(t, upstream).Image(background(t), upstream.Address+wireTag)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	client := clientOf(t, upstream, osimage.WithHostsDir(hosts))
+	pull := func() (osimage.Copied, error) {
+		return client.Pull(background(t), image.Reference(), filepath.Join(t.TempDir(), "pulled"), nil)
+	}
+
+	upstream.Misbehave(99, registrytest.Everything, registrytest.Status(http.StatusServiceUnavailable))
+
+	if pulled, err := pull(); !osimage.IsTransient(err) {
+		t.Errorf("the registry is sick: pulled %+v, %v", pulled, err)
+	}
+
+	upstream.Stop()
+
+	if pulled, err := pull(); err != nil || pulled.Digest != image.Digest() || pulled.Attached != 0 {
+		t.Errorf("the registry is out of reach: pulled %+v, %v", pulled, err)
+	}
+}
+
 // A folder's index goes as a whole, with the images for all machines.
 func TestPushAnIndex(t *testing.T) {
 	t.Parallel()
