@@ -25,6 +25,38 @@ func (i *Image) Upload(ctx context.Context) (v1.Image, error) {
 	return newUpload(ctx, i, dir)
 }
 
+// CopyBeside copies an image, with what is attached to it, to the repository of a tag, without that tag: an index that will
+// have the tag names the image, but not its signatures. See Copy.
+func (c *Client) CopyBeside(ctx context.Context, image *Image, reference string, progress func(done, total int64)) error {
+	parsed, err := c.parseTag(reference)
+	if err != nil {
+		return err
+	}
+
+	from := Location{Reference: image.reference}
+	if folder, ok := image.blobs.(layoutBlobs); ok {
+		from = Location{Dir: folder.dir, Tag: image.digest}
+	}
+
+	_, err = c.Copy(ctx, from, Location{Reference: within(parsed.Context(), image.digest).Name()}, CopyOptions{Progress: progress})
+
+	return err
+}
+
+// parseTag parses what an index shall have as its name.
+func (c *Client) parseTag(reference string) (name.Reference, error) {
+	parsed, err := c.parse(reference)
+	if err != nil {
+		return nil, err
+	}
+
+	if _, ok := parsed.(name.Tag); !ok {
+		return nil, invalid(reference, "a digest cannot be chosen for an index", "name a tag, as registry/repository:1.1.0")
+	}
+
+	return parsed, nil
+}
+
 // PushIndex puts an index under "registry/repository:tag", with those images of it that the registry has not, and
 // returns the reference that names exactly this index. The images come first and get no tag, so the tag never names a
 // part of it. It is safe to call again: what arrived is not sent again, and an index that is there already is left
@@ -32,13 +64,9 @@ func (i *Image) Upload(ctx context.Context) (v1.Image, error) {
 func (c *Client) PushIndex(
 	ctx context.Context, reference string, index v1.ImageIndex, progress func(done, total int64),
 ) (string, error) {
-	parsed, err := c.parse(reference)
+	parsed, err := c.parseTag(reference)
 	if err != nil {
 		return "", err
-	}
-
-	if _, ok := parsed.(name.Tag); !ok {
-		return "", invalid(reference, "a digest cannot be chosen for an index", "name a tag, as registry/repository:1.1.0")
 	}
 
 	digest, err := index.Digest()

@@ -107,7 +107,12 @@ func TestSignaturesTravel(t *testing.T) {
 		}
 	}
 
-	for _, image := range []string{layout, stick, site.Address + "/os/labos:1.1.0"} {
+	mustRun(t, append([]string{"image", "publish", stick, site.Address + "/os/all:1.1.0"}, two...)...)
+	mustRun(t, append([]string{"image", "publish", site.Address + "/os/labos:1.1.0", site.Address + "/os/again:1.1.0"}, two...)...)
+
+	for _, image := range []string{
+		layout, stick, site.Address + "/os/labos:1.1.0", site.Address + "/os/all:1.1.0", site.Address + "/os/again:1.1.0",
+	} {
 		out := mustRun(t, append([]string{"image", "verify", image, "--key", public}, two...)...)
 		if !strings.Contains(out, "Verified:   yes") {
 			t.Errorf("%s: %s", image, out)

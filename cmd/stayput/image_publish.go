@@ -30,6 +30,8 @@ A disk is what "stayput image disk" has made from the image, or the vendor's dis
 QCOW2, at most one of each for an architecture. A disk that does not hold the image is refused. Disks for sectors of
 4096 bytes need a tag of their own.
 
+The images keep their signatures, and the index has none yet: "stayput image sign" signs all of it.
+
 It may be called again: what the registry has is not sent again, and the same images and disks give the same index.`,
 		Example: `  stayput image publish ./image registry.example/os/node:1.0.0 --disk node.raw --disk node.qcow2
   stayput image publish ./amd64 ./arm64 registry.example/os/node:1.0.0 --disk amd64.qcow2 --disk arm64.qcow2`,

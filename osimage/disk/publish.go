@@ -64,8 +64,9 @@ type entry struct {
 }
 
 // Publish puts an OCI index under "registry/repository:tag": the images that machines update to, and beside each the
-// disks that machines are provisioned from, as Ironic's oci:// reads them. It may be called again: the same images and
-// disks give the same index, and what the registry has is not sent again.
+// disks that machines are provisioned from, as Ironic's oci:// reads them. The images keep their signatures; the index has
+// none of its own. It may be called again: the same images and disks give the same index, and what the registry has is not
+// sent again.
 //
 // It refuses a disk that holds none of the images: a machine would be provisioned with something else than the tag says.
 func Publish(
@@ -96,6 +97,12 @@ func Publish(
 	index := mutate.IndexMediaType(empty.Index, media.OCIImageIndex)
 	for _, entry := range entries {
 		index = mutate.AppendManifests(index, entry.addendum())
+	}
+
+	for _, image := range images {
+		if err := client.CopyBeside(ctx, image, reference, what.Progress); err != nil {
+			return Published{}, fmt.Errorf("publishing %s: %w", image.Config().Label(), err)
+		}
 	}
 
 	published.Reference, err = client.PushIndex(ctx, reference, index, what.Progress)
