@@ -73,9 +73,17 @@ generated: generate
 	@git diff --exit-code -- api config || { echo "generated files differ: run 'make generate' and commit"; exit 1; }
 
 .PHONY: bench
-bench: build ## Print the figures of docs/measurements.md that need no machine
+bench: build ## Print figures of docs/measurements.md that need no machine; profiles stay in bin/profiles
 	hack/bench/staging.sh
 	hack/bench/memory.sh
+
+.PHONY: bench-import
+bench-import: ## Measure `stayput image import` of a disk, compressed in several ways, beside the decompressors
+	hack/bench/import.sh
+
+.PHONY: bench-agent
+bench-agent: packages build lab-tools ## Measure the agent's memory while it stages 2 GiB on a virtual machine
+	go run ./hack/lab memory
 
 .PHONY: bench-others
 bench-others: ## Measure staging beside RAUC, systemd-sysupdate and casync; needs root and what the script names
