@@ -255,10 +255,7 @@ func TestImageImport(t *testing.T) {
 			t.Parallel()
 
 			dir := t.TempDir()
-			packed := filepath.Join(dir, "packed")
 			first := filepath.Join(dir, "first")
-
-			tool(t, "sh", "-c", "gzip -c "+test.source+" >"+packed)
 
 			out, progress, err := stayput(t, append([]string{"image", "import", test.source, first}, test.flags...)...)
 			if err != nil {
@@ -269,8 +266,17 @@ func TestImageImport(t *testing.T) {
 				t.Errorf("it said\n%s", progress)
 			}
 
-			// Once more, named, and compressed: it is the same image.
-			for _, again := range [][]string{{test.source, first}, {packed, filepath.Join(dir, "second"), "--from", test.name}} {
+			// Once more, named, and compressed by anything: it is the same image.
+			repeats := [][]string{{test.source, first}, {test.source, filepath.Join(dir, "named"), "--from", test.name}}
+
+			for _, program := range []string{"gzip", "bzip2", "xz", "zstd"} {
+				packed := filepath.Join(dir, program)
+				tool(t, "sh", "-c", program+" -c "+test.source+" >"+packed)
+
+				repeats = append(repeats, []string{packed, filepath.Join(dir, "from-"+program)})
+			}
+
+			for _, again := range repeats {
 				more := mustRun(t, append(append([]string{"image", "import"}, again...), test.flags...)...)
 				if _, digest, _ := strings.Cut(out, "@"); !strings.HasSuffix(more, digest) {
 					t.Errorf("%v gave %s instead of %s", again, more, out)

@@ -37,20 +37,19 @@ const typeFlatcarUSR = "5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6"
 
 // facts are what a file's beginning tells.
 type facts struct {
-	head   []byte
-	format packed.Format
+	head []byte
 	// disk is its partition table, nil when it has none, and diskErr says why.
 	disk    *rawdisk.Disk
 	diskErr error
 }
 
 func look(path string) (*facts, error) {
-	head, format, err := packed.Head(path, rawdisk.TableSize)
+	head, _, err := packed.Head(path, rawdisk.TableSize)
 	if err != nil {
 		return nil, err
 	}
 
-	found := &facts{head: head, format: format}
+	found := &facts{head: head}
 	found.disk, found.diskErr = rawdisk.Read(bytes.NewReader(head), rawdisk.Unknown, path)
 
 	return found, nil
@@ -90,7 +89,7 @@ func importers() []importer {
 			name: fromFlatcarUpdate, flags: []string{"kernel", "verify-key", "name", "version"},
 			misfit: func(f *facts) string {
 				if bytes.HasPrefix(f.head, []byte("CrAU")) {
-					return f.unpackFirst()
+					return ""
 				}
 
 				return f.start() + `, want "CrAU"`
@@ -106,7 +105,7 @@ func importers() []importer {
 
 				for _, partition := range f.disk.Partitions {
 					if partition.Type == typeFlatcarUSR {
-						return f.unpackFirst()
+						return ""
 					}
 				}
 
@@ -146,15 +145,6 @@ func importers() []importer {
 			},
 		},
 	}
-}
-
-// unpackFirst is the problem of what is packed in a way that no Flatcar release is.
-func (f *facts) unpackFirst() string {
-	if f.format == packed.XZ || f.format == packed.Zstd {
-		return fmt.Sprintf("it is, but compressed with %s: unpack it first", f.format)
-	}
-
-	return ""
 }
 
 func importerNames() []string {
