@@ -267,16 +267,17 @@ func TestImageImport(t *testing.T) {
 			}
 
 			// Once more, named, and compressed by anything: it is the same image.
-			repeats := [][]string{{test.source, first}, {test.source, filepath.Join(dir, "named"), "--from", test.name}}
-
-			for _, program := range []string{"gzip", "bzip2", "xz", "zstd"} {
+			pack := func(program string) []string {
 				packed := filepath.Join(dir, program)
 				tool(t, "sh", "-c", program+" -c "+test.source+" >"+packed)
 
-				repeats = append(repeats, []string{packed, filepath.Join(dir, "from-"+program)})
+				return []string{packed, packed + ".image"}
 			}
 
-			for _, again := range repeats {
+			for _, again := range [][]string{
+				{test.source, first}, {test.source, filepath.Join(dir, "named"), "--from", test.name},
+				pack("gzip"), pack("bzip2"), pack("xz"), pack("zstd"),
+			} {
 				more := mustRun(t, append(append([]string{"image", "import"}, again...), test.flags...)...)
 				if _, digest, _ := strings.Cut(out, "@"); !strings.HasSuffix(more, digest) {
 					t.Errorf("%v gave %s instead of %s", again, more, out)
