@@ -275,7 +275,8 @@ func TestImageImport(t *testing.T) {
 			}
 
 			for _, again := range [][]string{
-				{test.source, first}, {test.source, filepath.Join(dir, "named"), "--from", test.name},
+				{test.source, first},
+				{test.source, filepath.Join(dir, "named"), "--from", test.name},
 				pack("gzip"), pack("bzip2"), pack("xz"), pack("zstd"),
 			} {
 				more := mustRun(t, append(append([]string{"image", "import"}, again...), test.flags...)...)
