@@ -222,8 +222,9 @@ func truncated(subject, what string, got, want int64) error {
 	}
 }
 
-// hasOtherBytes tells whether an error says that somebody gave other bytes than the digests say, seen by whatever was looked
-// at first.
-func hasOtherBytes(err error) bool {
+// HasOtherBytes tells whether an error says that somebody, the registry or a mirror of it, gave other bytes than the image's
+// digests say: their digest, their number, or their form is wrong, whatever was looked at first. To ask the same host once
+// more is of no use.
+func HasOtherBytes(err error) bool {
 	return errors.Is(err, ErrWrongDigest) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrTooLarge)
 }

@@ -117,7 +117,7 @@ func (i *Image) matchLayers(manifest *v1.Manifest) error {
 // readBlob reads a small blob into memory and verifies it. What a mirror has in another form is asked for at the registry.
 func readBlob(ctx context.Context, from blobs, source blob) ([]byte, error) {
 	data, err := readBlobOnce(ctx, from, source)
-	if mirrored, ok := from.(interface{ distrustMirrors() bool }); ok && hasOtherBytes(err) && mirrored.distrustMirrors() {
+	if mirrored, ok := from.(interface{ distrustMirrors() bool }); ok && HasOtherBytes(err) && mirrored.distrustMirrors() {
 		return readBlobOnce(ctx, from, source)
 	}
 

@@ -23,7 +23,6 @@ func (i *Image) OpenSeeded(
 	}
 
 	writing := newWriting(i, content, WriteOptions{Seeds: seeds, Progress: progress})
-	image := i.metered(writing.meter.fetched)
 
 	assembly, err := writing.plan(ctx)
 	if err != nil {
@@ -33,7 +32,7 @@ func (i *Image) OpenSeeded(
 	if assembly == nil {
 		writing.meter.planned(Planned{Fetch: content.Size, Requests: 1})
 
-		body, err := image.Open(ctx, role, 0)
+		body, err := writing.source.Open(ctx, role, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -56,12 +55,12 @@ func (i *Image) OpenSeeded(
 	})
 
 	return &seededReader{
-		image: image, content: content, feed: feed, cancel: cancel, wait: group.Wait, sum: sha256.New(),
+		image: i, content: content, feed: feed, cancel: cancel, wait: group.Wait, sum: sha256.New(),
 		read: writing.meter.read,
 		whole: func() (io.ReadCloser, error) {
 			writing.meter.planned(Planned{Fetch: content.Size, Requests: 1})
 
-			return image.open(ctx, role, 0, false)
+			return writing.openForWriting(ctx, role, 0)
 		},
 	}, nil
 }

@@ -236,7 +236,7 @@ func (w *writing) worthAll(err error) bool {
 func (w *writing) otherBytes(err error) bool {
 	image, ok := w.source.(*Image)
 
-	return ok && hasOtherBytes(err) && image.DistrustMirrors()
+	return ok && HasOtherBytes(err) && image.DistrustMirrors()
 }
 
 func targetName(target Target) string {

@@ -193,18 +193,13 @@ func (w *writer) writeAll(ctx context.Context) error {
 
 // explain makes refusals of the errors of a source that a retry cannot mend. What was written of the content is forgotten.
 func (w *writer) explain(role osimage.Role, err error) error {
-	if hasOtherBytes(err) || errors.Is(err, osimage.ErrNotAnImage) {
+	if osimage.HasOtherBytes(err) || errors.Is(err, osimage.ErrNotAnImage) {
 		refusal := slots.Refuse(v1alpha1.ReasonImageInvalid, "image %s cannot be used: %v", w.image.Label(), err)
 
 		return errors.Join(refusal, w.noteSynced(role, 0))
 	}
 
 	return err
-}
-
-// hasOtherBytes tells whether somebody gave other bytes than the image's digests say.
-func hasOtherBytes(err error) bool {
-	return errors.Is(err, osimage.ErrWrongDigest) || errors.Is(err, osimage.ErrTruncated) || errors.Is(err, osimage.ErrTooLarge)
 }
 
 // writePartition writes a content and reads it back. What an earlier call has synced is read back only.
@@ -360,7 +355,7 @@ func (w *writer) writeUKI(ctx context.Context, content osimage.Content, tell slo
 
 	// A chunk's id has 64 bits only: what was taken from the running UKI may be wrong. And a mirror can be anybody. Only all of
 	// it from the registry itself tells.
-	for helped := len(running.seeds) > 0; hasOtherBytes(err) && (helped || w.distrustMirrors()); helped = false {
+	for helped := len(running.seeds) > 0; osimage.HasOtherBytes(err) && (helped || w.distrustMirrors()); helped = false {
 		if err := w.view.files.Remove(stagedUKI); err != nil {
 			return fmt.Errorf("removing %s: %w", stagedUKI, err)
 		}
