@@ -20,9 +20,9 @@ type Pace struct {
 	stage Stage
 	// marks are what was done when, oldest first. The first is the last one that is older than the window, if there is one.
 	marks []paceMark
-	// done of total is what was said last, at the time seen.
+	// done of total is what was said last, at the time seen; done was something else before the time moved.
 	done, total int64
-	seen        time.Time
+	seen, moved time.Time
 }
 
 type paceMark struct {
@@ -39,6 +39,10 @@ func (p *Pace) Note(now time.Time, progress Progress) {
 		p.marks = nil
 	}
 
+	if len(p.marks) == 0 || done > p.done {
+		p.moved = now
+	}
+
 	p.stage, p.done, p.total, p.seen = progress.Stage, done, total, now
 
 	if count := len(p.marks); count == 0 || now.Sub(p.marks[count-1].at) >= paceStep {
@@ -53,6 +57,11 @@ func (p *Pace) Note(now time.Time, progress Progress) {
 // Rate is in bytes a second, of what the present stage counts; 0 means that nothing moves, or that it is too early to say.
 func (p *Pace) Rate(now time.Time) float64 {
 	if len(p.marks) == 0 || now.Sub(p.marks[0].at) < paceLeast {
+		return 0
+	}
+
+	// What came since the last mark is in no other one: it would seem to go on for ever.
+	if now.Sub(p.moved) >= paceWindow {
 		return 0
 	}
 

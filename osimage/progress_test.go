@@ -279,23 +279,30 @@ func TestPace(t *testing.T) {
 
 	// A step is progress at a time after the start, both in seconds and MiB.
 	type step struct {
-		at, done int
-		stage    osimage.Stage
+		at    float64
+		done  int
+		stage osimage.Stage
 	}
 
 	steady := func(upTo int) []step {
 		steps := make([]step, 0, upTo+1)
 		for second := range upTo + 1 {
-			steps = append(steps, step{second, second * 10, osimage.Writing})
+			steps = append(steps, step{float64(second), second * 10, osimage.Writing})
 		}
 
 		return steps
 	}
 
+	// Marks are at least a second apart: the last half second is in none.
+	halves := make([]step, 0, 42)
+	for half := range cap(halves) {
+		halves = append(halves, step{float64(half) / 2, half * 5, osimage.Writing})
+	}
+
 	for name, test := range map[string]struct {
 		steps []step
 		// asked is when it is asked.
-		asked int
+		asked float64
 		want  string
 	}{
 		"nothing yet":       {nil, 10, ""},
@@ -305,6 +312,10 @@ func TestPace(t *testing.T) {
 		"one jump":          {[]step{{0, 0, osimage.Writing}, {4, 400, osimage.Writing}}, 4, ", 100.0 MiB/s, 6s left"},
 		"it slows down":     {steady(20), 35, ", 5.0 MiB/s, 2m40s left"},
 		"it stalls":         {steady(20), 60, ""},
+		"half steps":        {halves, 20.5, ", 10.0 MiB/s, 1m20s left"},
+		"half steps end":    {halves, 50.25, ", 0.2 MiB/s, 1h20m10s left"},
+		"half steps stall":  {halves, 60, ""},
+		"told again":        {append(slices.Clone(halves), step{20.75, 205, osimage.Writing}), 50.5, ""},
 		"what was kept":     {[]step{{0, 900, osimage.Writing}, {10, 910, osimage.Writing}}, 10, ", 1.0 MiB/s, 1m30s left"},
 		"all is done":       {append(steady(20), step{21, 1000, osimage.Writing}), 21, ", 47.6 MiB/s"},
 		"hardly anything":   {[]step{{0, 0, osimage.Verifying}, {5, 995, osimage.Verifying}}, 5, ", 199.0 MiB/s, 1s left"},
@@ -320,7 +331,7 @@ func TestPace(t *testing.T) {
 			var pace osimage.Pace
 
 			start := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
-			at := func(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
+			at := func(second float64) time.Time { return start.Add(time.Duration(second * float64(time.Second))) }
 
 			for _, step := range test.steps {
 				done := int64(step.done) * mebibyte
