@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
@@ -45,7 +44,8 @@ type CopyOptions struct {
 	DryRun bool
 	// Images refuses what holds no OS image, and images that are not as they should be, before anything is copied.
 	Images bool
-	// Progress, when set, is called with the bytes of the blobs that are copied. It is called from several goroutines.
+	// Progress, when set, is called with the bytes of the blobs that are copied. It is called from several goroutines, one
+	// at a time.
 	Progress func(done, total int64)
 }
 
@@ -66,6 +66,9 @@ type Copied struct {
 	// ChosenFrom is the digest of the index that the copied manifest was chosen from, "" when there was none. What is
 	// attached to that index was not copied.
 	ChosenFrom string `json:"chosenFrom,omitempty"`
+	// Unasked tells that the source's registry could not be reached to ask what is attached: only what its mirrors know of
+	// was copied.
+	Unasked bool `json:"unasked,omitempty"`
 }
 
 // store is one side of a copy. What it does not have is ErrNotFound.
@@ -77,6 +80,8 @@ type store interface {
 	// source gives the bytes of blobs, unverified, and blobName says where a person finds one.
 	source() blobs
 	blobName(digest string) string
+	// unasked tells that a host which may know of more that is attached could not be reached.
+	unasked() bool
 	// hasManifest tells whether a manifest is there, under the tag when there is one. Listed is for those that nothing else
 	// names: a folder lists them in its index.
 	hasManifest(ctx context.Context, digest, tag string, listed bool) (bool, error)
@@ -146,7 +151,7 @@ func (c *Client) copyRoot(
 	}
 
 	run.result.Reference, run.result.Digest = target.reference(root.digest), root.digest
-	run.result.Attached, run.result.ChosenFrom = plan.attached, plan.chosenFrom
+	run.result.Attached, run.result.ChosenFrom, run.result.Unasked = plan.attached, plan.chosenFrom, plan.from.unasked()
 
 	return run.result, nil
 }
@@ -157,7 +162,10 @@ type copyRun struct {
 	to      store
 	options CopyOptions
 	result  Copied
-	done    atomic.Int64
+
+	// mutex is held while Progress is called.
+	mutex sync.Mutex
+	done  int64
 }
 
 func (r *copyRun) all(ctx context.Context, root copiedManifest, tag string) error {
@@ -254,17 +262,23 @@ func (r *copyRun) copyBlobs(ctx context.Context, blobs []v1.Descriptor) error {
 
 			// A blob that is begun anew takes its bytes back.
 			return r.to.putBlob(ctx, blob, r.plan.from, func(done int64) {
-				total := r.done.Add(done - before)
+				r.progress(done - before)
 				before = done
-
-				if r.options.Progress != nil {
-					r.options.Progress(total, r.result.Bytes)
-				}
 			})
 		})
 	}
 
 	return group.Wait()
+}
+
+// progress counts bytes, and tells of them in their order.
+func (r *copyRun) progress(more int64) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+
+	if r.done += more; r.options.Progress != nil {
+		r.options.Progress(r.done, r.result.Bytes)
+	}
 }
 
 // copyManifest puts a manifest that is not there, or whose tag means another.

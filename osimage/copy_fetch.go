@@ -21,13 +21,16 @@ func (f *folderStore) putBlob(ctx context.Context, descriptor v1.Descriptor, fro
 	wanted := blob{digest: descriptor.Digest.String(), size: descriptor.Size}
 	wanted.subject = "blob " + from.reference(wanted.digest)
 	final := blobPath(f.dir, wanted.digest)
-	// As Pull names it, so that either goes on with what the other has begun.
 	path := filepath.Join(filepath.Dir(final), ".partial-"+descriptor.Digest.Hex)
 
-	for {
-		err := fetchFile(ctx, from.source(), wanted, path, final, progress)
+	for first := true; ; first = false {
+		resumed, err := fetchFile(ctx, from.source(), wanted, path, final, progress)
 		if !errors.Is(err, ErrWrongDigest) {
 			return err
+		}
+
+		if first && resumed {
+			continue // What was left there was wrong, and is gone.
 		}
 
 		source, ok := from.source().(interface{ distrustMirrors() bool })
@@ -37,11 +40,14 @@ func (f *folderStore) putBlob(ctx context.Context, descriptor v1.Descriptor, fro
 	}
 }
 
-// fetchFile completes a file and gives it its final name when its digest is right. With a wrong one it is removed.
-func fetchFile(ctx context.Context, from blobs, wanted blob, path, final string, progress func(int64)) (err error) {
+// fetchFile completes a file and gives it its final name when its digest is right. With a wrong one it is removed. It tells
+// whether it went on with what was in the file.
+func fetchFile(
+	ctx context.Context, from blobs, wanted blob, path, final string, progress func(int64),
+) (resumed bool, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, blobMode)
 	if err != nil {
-		return fmt.Errorf("making a blob: %w", err)
+		return false, fmt.Errorf("making a blob: %w", err)
 	}
 
 	defer func() { err = errors.Join(err, file.Close()) }()
@@ -49,31 +55,33 @@ func fetchFile(ctx context.Context, from blobs, wanted blob, path, final string,
 	sum := &countingHash{hash: sha256.New()}
 
 	if _, err := io.Copy(sum, readerOf(ctx, file)); err != nil {
-		return fmt.Errorf("reading %s: %w", path, err)
+		return false, fmt.Errorf("reading %s: %w", path, err)
 	}
 
 	// A crash can leave more than was written; what that is, is wrong from some byte on.
 	if sum.count > wanted.size {
 		if err := file.Truncate(0); err != nil {
-			return fmt.Errorf("cutting %s: %w", path, err)
+			return false, fmt.Errorf("cutting %s: %w", path, err)
 		}
 
 		sum = &countingHash{hash: sha256.New()}
 	}
 
+	resumed = sum.count > 0
+
 	if err := fetchRest(ctx, from, wanted, file, sum, progress); err != nil {
-		return err
+		return resumed, err
 	}
 
 	if got := digestOf(sum.hash); got != wanted.digest {
-		return errors.Join(wrongDigest(wanted.subject, "blob", got, wanted.digest), os.Remove(path))
+		return resumed, errors.Join(wrongDigest(wanted.subject, "blob", got, wanted.digest), os.Remove(path))
 	}
 
 	if err := RenameFile(file, final); err != nil {
-		return fmt.Errorf("naming the blob: %w", err)
+		return resumed, fmt.Errorf("naming the blob: %w", err)
 	}
 
-	return nil
+	return resumed, nil
 }
 
 func fetchRest(
@@ -95,7 +103,8 @@ func fetchRest(
 		return err
 	}
 
-	_, err = io.Copy(io.MultiWriter(io.NewOffsetWriter(file, sum.count), sum, progressWriter(func() { progress(sum.count) })), body)
+	_, err = io.Copy(io.MultiWriter(io.NewOffsetWriter(file, sum.count), sum, progressWriter(func() { progress(sum.count) })),
+		readerOf(ctx, body))
 	if err := errors.Join(err, body.Close()); err != nil {
 		return fmt.Errorf("copying a blob: %w", err)
 	}
@@ -120,14 +129,14 @@ func digestOfFile(ctx context.Context, path string) (digest string, err error) {
 	return digestOf(sum), nil
 }
 
-// readerOf reads a file until the context ends: reading gigabytes takes a while.
-func readerOf(ctx context.Context, file *os.File) io.Reader {
+// readerOf reads until the context ends: reading gigabytes of a file takes a while.
+func readerOf(ctx context.Context, reader io.Reader) io.Reader {
 	return readerFunc(func(buffer []byte) (int, error) {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
 
-		return file.Read(buffer)
+		return reader.Read(buffer)
 	})
 }
 

@@ -75,6 +75,8 @@ func (f *folderStore) close() error {
 
 func (f *folderStore) source() blobs { return layoutBlobs{f.dir} }
 
+func (f *folderStore) unasked() bool { return false }
+
 func (f *folderStore) blobName(digest string) string { return blobPath(f.dir, digest) }
 
 func (f *folderStore) reference(digest string) string {
@@ -88,20 +90,29 @@ func (f *folderStore) manifest(_ context.Context, tagOrDigest string) (copiedMan
 		return copiedManifest{}, err
 	}
 
-	digest := tagOrDigest
-
 	entry, listed := entryOf(index, tagOrDigest)
 	if listed {
-		digest = entry.Digest.String()
+		return f.listed(entry)
 	}
 
-	if _, err := v1.NewHash(digest); err != nil {
+	entry.Digest, err = v1.NewHash(tagOrDigest)
+	if err != nil {
 		return copiedManifest{}, f.missing(tagOrDigest)
+	}
+
+	return f.listed(entry)
+}
+
+// listed reads the manifest of an entry.
+func (f *folderStore) listed(entry v1.Descriptor) (copiedManifest, error) {
+	digest := entry.Digest.String()
+	if entry.Digest.Hex == "" {
+		return copiedManifest{}, f.missing(digest)
 	}
 
 	data, err := readFile(blobPath(f.dir, digest), maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return copiedManifest{}, f.missing(tagOrDigest)
+		return copiedManifest{}, f.missing(digest)
 	}
 
 	if err != nil {
@@ -158,20 +169,26 @@ func (f *folderStore) referrers(ctx context.Context, digest string) ([]v1.Descri
 		return nil, err
 	}
 
-	f.subjects = map[string][]v1.Descriptor{}
+	subjects := map[string][]v1.Descriptor{}
 
 	for _, entry := range index.Manifests {
-		if subject := f.subjectOf(ctx, entry); subject != "" {
-			f.subjects[subject] = append(f.subjects[subject], entry)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+
+		if subject := f.subjectOf(entry); subject != "" {
+			subjects[subject] = append(subjects[subject], entry)
 		}
 	}
+
+	f.subjects = subjects
 
 	return f.subjects[digest], nil
 }
 
 // subjectOf is what a manifest refers to. One that cannot be read refers to nothing: it may belong to something else.
-func (f *folderStore) subjectOf(ctx context.Context, entry v1.Descriptor) string {
-	manifest, err := f.manifest(ctx, entry.Digest.String())
+func (f *folderStore) subjectOf(entry v1.Descriptor) string {
+	manifest, err := f.listed(entry)
 	if err != nil {
 		return ""
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -28,6 +29,8 @@ type registryStore struct {
 	content    *registryBlobs
 	// writer is who is asked when this is the target: mirrors may lag behind.
 	writer *endpoint
+	// silent tells that a host which may know of more could not be reached.
+	silent atomic.Bool
 }
 
 var _ store = (*registryStore)(nil)
@@ -83,6 +86,8 @@ func (c *Client) openTarget(to Location, digest string, dryRun bool) (store, str
 func (r *registryStore) close() error { return nil }
 
 func (r *registryStore) source() blobs { return r.content }
+
+func (r *registryStore) unasked() bool { return r.silent.Load() }
 
 func (r *registryStore) blobName(digest string) string { return r.reference(digest) }
 
@@ -144,16 +149,19 @@ func (r *registryStore) referrers(ctx context.Context, digest string) (found []v
 	return found, ignoreNotFound(err)
 }
 
+// reachTries is how often hosts are tried that cannot be reached, when an answer without them will do.
+const reachTries = 4
+
 // optional asks for what need not be there, until a host has it. When a host does not have it, or may be asked for digests
-// only, those that cannot be reached do not matter: behind an air gap nobody else is there.
+// only, those that cannot be reached do not matter in the end: behind an air gap nobody else is there. See unasked.
 func (r *registryStore) optional(
 	ctx context.Context, subject string,
 	work func(ctx context.Context, session http.RoundTripper, local name.Repository) error,
 ) error {
-	place := r.content.place.Load()
+	place, tries := r.content.place.Load(), 0
 
 	return r.client.retry.do(ctx, subject, func(ctx context.Context) error {
-		absent, others := place.pullsOnly(), false
+		absent, unreached, others := place.pullsOnly(), false, false
 
 		err := place.each(ctx, subject, hosts.Resolve, func(host *endpoint) error {
 			err := host.reading(ctx, r.client.keychain, r.repository, func(local name.Repository, session http.RoundTripper) error {
@@ -165,17 +173,25 @@ func (r *registryStore) optional(
 			switch {
 			case errors.Is(classify(ctx, subject, err), ErrNotFound):
 				absent = true
-			case !isNetwork || network.Op != "dial":
+			case isNetwork && network.Op == "dial":
+				unreached = true
+			default:
 				others = true
 			}
 
 			return err
 		})
-		if err != nil && absent && !others {
-			return &Error{Kind: ErrNotFound, Subject: subject, Detail: "no host that can be reached has it"}
+		if err == nil || !absent || !unreached || others {
+			return err
 		}
 
-		return err
+		if tries++; tries < min(reachTries, r.client.retry.Tries) && !r.silent.Load() {
+			return err
+		}
+
+		r.silent.Store(true)
+
+		return &Error{Kind: ErrNotFound, Subject: subject, Detail: "no host that can be reached has it"}
 	})
 }
 

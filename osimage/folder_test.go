@@ -3,6 +3,7 @@ package osimage_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage"
@@ -212,5 +214,51 @@ func TestUnusableFoldersNameTheFix(t *testing.T) {
 
 	if err := pull(); err != nil {
 		t.Errorf("after the fix: %v", err)
+	}
+}
+
+// A folder may come from anywhere. Reading what its index names ends with the context, and has a bound.
+func TestFoldersOfManyManifests(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	if _, err := osimage.Build(t.Context(), dir, spec(t, someContents())); err != nil {
+		t.Fatal(err)
+	}
+
+	path := filepath.Join(dir, "index.json")
+
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var index v1.IndexManifest
+	if err := json.Unmarshal(data, &index); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if _, err := osimage.OpenLayout(ctx, dir, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v after the end of the context", err)
+	}
+
+	for len(index.Manifests) <= 4096 {
+		index.Manifests = append(index.Manifests, index.Manifests...)
+	}
+
+	if data, err = json.Marshal(index); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := osimage.OpenLayout(t.Context(), dir, "1.1.0"); !errors.Is(err, osimage.ErrNotAnImage) ||
+		!strings.Contains(err.Error(), "8192 manifests, at most 4096") {
+		t.Errorf("got %v, want a refusal", err)
 	}
 }

@@ -94,7 +94,8 @@ func readEntry(ctx context.Context, from blobs, dir string, entry v1.Descriptor)
 	return readBlob(ctx, from, blob{digest: entry.Digest.String(), size: entry.Size, subject: "manifest of " + dir})
 }
 
-// findInLayout finds the entry of a tag or a digest. Without one it is the only entry that is not attached to another.
+// findInLayout finds the entry of a tag or a digest. Without one it is the only entry that is not attached to another, for
+// which all manifests are read.
 func findInLayout(ctx context.Context, dir, tag string) (v1.Descriptor, error) {
 	index, err := readIndex(dir)
 	if err != nil {
@@ -108,7 +109,11 @@ func findInLayout(ctx context.Context, dir, tag string) (v1.Descriptor, error) {
 	)
 
 	for _, entry := range index.Manifests {
-		if isSignature(entry) || store.subjectOf(ctx, entry) != "" {
+		if ctx.Err() != nil {
+			return v1.Descriptor{}, context.Cause(ctx)
+		}
+
+		if isSignature(entry) || tag == "" && store.subjectOf(entry) != "" {
 			continue
 		}
 
@@ -155,6 +160,10 @@ func readIndex(dir string) (*v1.IndexManifest, error) {
 	var index v1.IndexManifest
 	if err := json.Unmarshal(data, &index); err != nil {
 		return nil, brokenIndex(dir, err)
+	}
+
+	if count := len(index.Manifests); count > maxManifests {
+		return nil, brokenIndex(dir, fmt.Errorf("%w: it names %d manifests, at most %d are read", ErrTooLarge, count, maxManifests))
 	}
 
 	return &index, nil

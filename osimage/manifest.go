@@ -116,6 +116,10 @@ func (i *Image) matchLayers(manifest *v1.Manifest) error {
 
 // readBlob reads a small blob into memory and verifies it. What a mirror has in another form is asked for at the registry.
 func readBlob(ctx context.Context, from blobs, source blob) ([]byte, error) {
+	if source.size < 0 {
+		return nil, notAnImage(source.subject, fmt.Sprintf("its size is %d bytes", source.size), nil)
+	}
+
 	data, err := readBlobOnce(ctx, from, source)
 	if mirrored, ok := from.(interface{ distrustMirrors() bool }); ok && HasOtherBytes(err) && mirrored.distrustMirrors() {
 		return readBlobOnce(ctx, from, source)

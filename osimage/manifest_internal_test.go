@@ -31,6 +31,15 @@ func (m *mirroredBlob) distrustMirrors() bool {
 	return was
 }
 
+// A manifest can say any size.
+func TestReadBlobOfNoSize(t *testing.T) {
+	t.Parallel()
+
+	if _, err := readBlob(t.Context(), &mirroredBlob{}, blob{size: -4096, subject: "config"}); !errors.Is(err, ErrNotAnImage) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
 // A blob that is too large to be verified before it comes from a mirror, such as a large chunk index, is asked for again.
 func TestReadBlobFromAMirrorThatLies(t *testing.T) {
 	t.Parallel()

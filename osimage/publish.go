@@ -38,7 +38,12 @@ func (c *Client) CopyBeside(ctx context.Context, image *Image, reference string,
 		from = Location{Dir: folder.dir, Tag: image.digest}
 	}
 
-	_, err = c.Copy(ctx, from, Location{Reference: within(parsed.Context(), image.digest).Name()}, CopyOptions{Progress: progress})
+	copied, err := c.Copy(ctx, from, Location{Reference: within(parsed.Context(), image.digest).Name()}, CopyOptions{Progress: progress})
+	if err == nil && copied.Unasked {
+		err = &Error{
+			Kind: ErrTransient, Subject: image.reference, Detail: "its registry cannot be reached to ask for its signatures", Fix: fixLater,
+		}
+	}
 
 	return err
 }

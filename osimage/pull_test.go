@@ -98,7 +98,7 @@ func TestPullGoesOnWhereItStopped(t *testing.T) {
 	}
 }
 
-// What a crash left of a layer may be damaged: the digest finds it, and the next call starts that layer anew.
+// What a crash left of a layer may be damaged, whole or not: the digest finds it, and the layer is begun anew.
 func TestPullFromADamagedPart(t *testing.T) {
 	t.Parallel()
 
@@ -112,16 +112,20 @@ func TestPullFromADamagedPart(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := os.WriteFile(part, bytes.Repeat([]byte("x"), 5000), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	content, _ := image.Config().Content(osimage.RoleUSR)
 
-	if _, err := client.Pull(background(t), image.Reference(), dir, nil); !errors.Is(err, osimage.ErrWrongDigest) {
-		t.Fatalf("got %v, want a wrong digest", err)
-	}
+	for _, left := range []int64{5000, content.Size} {
+		if err := os.WriteFile(part, bytes.Repeat([]byte("x"), int(left)), 0o600); err != nil {
+			t.Fatal(err)
+		}
 
-	if _, err := client.Pull(background(t), image.Reference(), dir, nil); err != nil {
-		t.Errorf("the second call: %v", err)
+		if _, err := client.Pull(background(t), image.Reference(), dir, nil); err != nil {
+			t.Errorf("after %d wrong bytes: %v", left, err)
+		}
+
+		if err := os.Remove(filepath.Join(filepath.Dir(part), strings.TrimPrefix(content.Digest, "sha256:"))); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -292,7 +296,7 @@ func TestPullTakesSignaturesFromWhereTheyAre(t *testing.T) {
 				return client.Pull(background(t), reference, filepath.Join(t.TempDir(), "pulled"), nil)
 			}
 
-			if pulled, err := pull(); err != nil || pulled.Attached != 1 {
+			if pulled, err := pull(); err != nil || pulled.Attached != 1 || pulled.Unasked {
 				t.Errorf("pulled %+v, %v", pulled, err)
 			}
 
@@ -304,7 +308,7 @@ func TestPullTakesSignaturesFromWhereTheyAre(t *testing.T) {
 
 			upstream.Stop()
 
-			if pulled, err := pull(); err != nil || pulled.Attached != 0 {
+			if pulled, err := pull(); err != nil || pulled.Attached != 0 || !pulled.Unasked {
 				t.Errorf("the registry is out of reach: pulled %+v, %v", pulled, err)
 			}
 		})
@@ -336,7 +340,7 @@ func TestPullFromAMirrorOfDigestsAlone(t *testing.T) {
 
 	upstream.Stop()
 
-	if pulled, err := pull(); err != nil || pulled.Digest != image.Digest() || pulled.Attached != 0 {
+	if pulled, err := pull(); err != nil || pulled.Digest != image.Digest() || pulled.Attached != 0 || !pulled.Unasked {
 		t.Errorf("the registry is out of reach: pulled %+v, %v", pulled, err)
 	}
 }

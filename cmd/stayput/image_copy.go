@@ -93,8 +93,13 @@ func describeCopy(beside io.Writer, done string, copied osimage.Copied) {
 		done, copied.Manifests, copied.Blobs, float64(copied.Bytes)/mebibyte,
 		copied.PresentManifests, float64(copied.PresentBytes)/mebibyte)
 
+	if copied.Unasked {
+		fmt.Fprintln(beside, "The registry itself could not be reached: what it has attached to the image, such as signatures, "+
+			"may be missing here. Do this again when it can be, or have somebody sign the image here.")
+	}
+
 	switch {
-	case copied.Attached > 0:
+	case copied.Attached > 0 || copied.Unasked:
 	case copied.ChosenFrom != "":
 		fmt.Fprintln(beside, "The image has no signatures itself. Those of the index that it is in, if any, stay behind: "+
 			"take all of the index with `stayput image copy`, or sign the image.")
