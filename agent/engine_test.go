@@ -346,16 +346,7 @@ func TestAnOldSuccessIsNotClaimedAgain(t *testing.T) {
 	b := newBench(t)
 	b.cluster.Ask("a1", newVersion)
 	b.pass()
-	b.cluster.Drain(true)
-	b.pass()
-	b.boot()
-
-	for range 5 {
-		b.machine.Tick()
-	}
-
-	b.pass()
-	b.wantPhase(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted)
+	b.finishUpdate()
 	b.cluster.Release()
 	b.machine.BootOther()
 	b.restart()

@@ -108,6 +108,21 @@ func (b *bench) stage(scheme *steppedScheme, after func(number int)) {
 	g.Eventually(func() v1alpha1.Phase { b.pass(); return b.cluster.Status().Phase }).Should(Equal(v1alpha1.PhaseStaged))
 }
 
+// finishUpdate drains the node of what is staged, and lets the new version boot, prove itself and be committed.
+func (b *bench) finishUpdate() {
+	b.Helper()
+	b.cluster.Drain(true)
+	b.pass()
+	b.boot()
+
+	for range 5 {
+		b.machine.Tick()
+		b.pass()
+	}
+
+	b.wantPhase(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted)
+}
+
 // newStepped is a bench whose staging takes steps, at its beginning.
 func newStepped(t *testing.T, steps []osimage.Progress) (*bench, *steppedScheme) {
 	t.Helper()
@@ -147,16 +162,7 @@ func TestProgressCostsFewWrites(t *testing.T) {
 		t.Errorf("%d writes until it was staged, want 7", staging)
 	}
 
-	b.cluster.Drain(true)
-	b.pass()
-	b.boot()
-
-	for range 5 {
-		b.machine.Tick()
-		b.pass()
-	}
-
-	b.wantPhase(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted)
+	b.finishUpdate()
 
 	if b.cluster.Writes > budget {
 		for _, status := range b.cluster.Statuses {
@@ -286,16 +292,7 @@ func TestTheVerdictOnTheSignatures(t *testing.T) {
 			b.wantPhase(v1alpha1.PhaseStaged, v1alpha1.ReasonWaitingForReady)
 			want("staged")
 
-			b.cluster.Drain(true)
-			b.pass()
-			b.boot() // another process, which asks the registry for nothing
-
-			for range 5 {
-				b.machine.Tick()
-				b.pass()
-			}
-
-			b.wantPhase(v1alpha1.PhaseSucceeded, v1alpha1.ReasonCommitted)
+			b.finishUpdate() // in another process, which asks the registry for nothing
 			want("after the update")
 
 			b.registry.Signature = nil
