@@ -120,9 +120,13 @@ func TestReferencesThatCannotBeRead(t *testing.T) {
 		"registry.example/os/node":            "tag",
 		"registry.example/os/node@sha256:abc": "digest",
 		"node:1":                              "registry",
+
+		"https://robot:hunter2@registry.example/os/node:1":                              "docker config",
+		"robot:hunter2@registry.example/os/node":                                        "docker config",
+		"robot:hunt@hunter2@registry.example/os/node@sha256:" + strings.Repeat("0", 64): "registry.example/os/node@sha256:0",
 	} {
 		_, err := client.Image(t.Context(), reference)
-		if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), reason) {
+		if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), reason) || strings.Contains(err.Error(), "hunt") {
 			t.Errorf("%s: got %v, want an error that says %q", reference, err, reason)
 		}
 	}

@@ -184,14 +184,39 @@ func (c *Client) parse(reference string) (name.Reference, error) {
 		parsed, err = name.NewTag(reference, options...)
 	}
 
-	if err != nil {
-		return nil, &Error{
-			Kind: ErrInvalid, Subject: fmt.Sprintf("image reference %q", reference), Err: err,
-			Fix: "write it as registry/repository:tag or registry/repository@sha256:…",
-		}
+	if err == nil {
+		return parsed, nil
 	}
 
-	return parsed, nil
+	shown, secret := withoutUserInfo(reference)
+	result := &Error{
+		Kind: ErrInvalid, Subject: fmt.Sprintf("image reference %q", shown), Err: err,
+		Fix: "write it as registry/repository:tag or registry/repository@sha256:…",
+	}
+
+	if secret {
+		// The cause may have it, too.
+		result.Err = nil
+		result.Detail = "it has a name or a password in it"
+		result.Fix = "leave out what is before the @: credentials belong into the docker config; " + result.Fix
+	}
+
+	return nil, result
+}
+
+// withoutUserInfo takes out what a person may have written before an @ that begins no digest, as in a URL.
+func withoutUserInfo(reference string) (shown string, had bool) {
+	rest, digest, _ := strings.Cut(reference, "@sha256:")
+	if digest != "" {
+		digest = "@sha256:" + digest
+	}
+
+	at := strings.LastIndex(rest, "@")
+	if at < 0 {
+		return reference, false
+	}
+
+	return "…" + rest[at:] + digest, true
 }
 
 // get fetches the manifest of a reference from the first host that has it.

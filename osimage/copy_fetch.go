@@ -114,7 +114,7 @@ func fetchRest(
 
 // digestOfFile reads a blob that is there already: its name and size say nothing about its bytes.
 func digestOfFile(ctx context.Context, path string) (digest string, err error) {
-	file, err := os.Open(path)
+	file, _, err := openRegular(path)
 	if err != nil {
 		return "", err
 	}

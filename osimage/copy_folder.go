@@ -227,7 +227,7 @@ func (f *folderStore) hasBlob(ctx context.Context, blob v1.Descriptor) (bool, er
 	path := blobPath(f.dir, blob.Digest.String())
 
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != blob.Size {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() != blob.Size || !info.Mode().IsRegular()) {
 		return false, nil
 	}
 

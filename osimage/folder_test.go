@@ -262,3 +262,27 @@ func TestFoldersOfManyManifests(t *testing.T) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 }
+
+// What a folder has in place of files may never end.
+func TestPipesInFolders(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+
+	built, err := osimage.Build(t.Context(), dir, spec(t, someContents()))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	manifest := filepath.Join(dir, "blobs", "sha256", strings.TrimPrefix(built.Digest(), "sha256:"))
+
+	for _, path := range []string{manifest, filepath.Join(dir, "index.json")} {
+		if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := osimage.OpenLayout(t.Context(), dir, ""); err == nil || !strings.Contains(err.Error(), "want a file") {
+			t.Errorf("%s: got %v, want a refusal", path, err)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/stayput-dev/stayput/osimage/trust"
 )
@@ -169,9 +170,28 @@ func readIndex(dir string) (*v1.IndexManifest, error) {
 	return &index, nil
 }
 
+// openRegular opens a file of a folder, which may come from anywhere: a pipe would be waited for, for ever.
+func openRegular(path string) (*os.File, int64, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &Error{Kind: ErrInvalid, Subject: path, Detail: "it is a " + info.Mode().Type().String() + ", want a file", Fix: fixRebuild}
+	}
+
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+
+	return file, info.Size(), nil
+}
+
 // readFile reads a small file.
 func readFile(path string, limit int64) (data []byte, err error) {
-	file, err := os.Open(path)
+	file, _, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +246,7 @@ var _ blobs = layoutBlobs{}
 func (l layoutBlobs) open(_ context.Context, source blob, from, to int64) (io.ReadCloser, error) {
 	path := blobPath(l.dir, source.digest)
 
-	file, err := os.Open(path)
+	file, size, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Error{
 			Kind: ErrNotFound, Subject: source.subject, Detail: "the folder has no blob " + source.digest, Fix: fixRebuild,
@@ -237,13 +257,8 @@ func (l layoutBlobs) open(_ context.Context, source blob, from, to int64) (io.Re
 		return nil, fmt.Errorf("opening the %s: %w", source.subject, err)
 	}
 
-	info, err := file.Stat()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the %s: %w", source.subject, err), file.Close())
-	}
-
-	if info.Size() != source.size {
-		return nil, errors.Join(truncated(source.subject, "file "+path, info.Size(), source.size), file.Close())
+	if size != source.size {
+		return nil, errors.Join(truncated(source.subject, "file "+path, size, source.size), file.Close())
 	}
 
 	return &section{Reader: io.NewSectionReader(file, from, to-from), Closer: file}, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -55,6 +56,11 @@ that for signatures.`,
 			found := inspection{
 				Reference: image.Reference(), Digest: image.Digest(), Config: image.Config(),
 				Inside: lookInside(cmd.Context(), image), Signatures: countSignatures(cmd.Context(), store, image.Digest()),
+			}
+
+			// What it tells of what cannot be read would be wrong.
+			if cmd.Context().Err() != nil {
+				return context.Cause(cmd.Context())
 			}
 
 			return printAs(cmd.OutOrStdout(), output, found, found.describe)
