@@ -60,7 +60,7 @@ It may be called again: what the registry has is not sent again, and the same im
 		}
 
 		bars := newProgress(cmd.ErrOrStderr())
-		what.Progress = func(done, total int64) { bars.show("publish", done, total) }
+		what.Progress = bars.show
 		published, err := disk.Publish(cmd.Context(), client, what, args[last])
 
 		bars.end()

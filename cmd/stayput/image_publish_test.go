@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/disk"
 	"github.com/stayput-dev/stayput/osimage/registrytest"
+	"github.com/stayput-dev/stayput/osimage/uki/ukitest"
 )
 
 // From files to a tag that machines are provisioned from and updated to.
@@ -65,6 +67,51 @@ func TestImagePublish(t *testing.T) {
 	_, _, err := stayput(t, append([]string{"image", "publish", layout, reference, "--disk", filepath.Join(dir, "absent")}, access...)...)
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without the file: %v", err)
+	}
+}
+
+// Where there is no terminal each image has its own progress, and what comes after the images, too.
+func TestImagePublishProgress(t *testing.T) {
+	t.Parallel()
+
+	server := registrytest.Start(t)
+	files, flags := testFiles(t, "1.1.0")
+	dir := t.TempDir()
+	packed := filepath.Join(dir, "node.qcow2")
+	publish := []string{
+		"image", "publish", server.Address + "/os/labos:1.1.0", "--disk", packed,
+		"--ca-file", server.CAFile, "--docker-config", server.DockerConfig,
+	}
+
+	for _, architecture := range []string{"arm64", "amd64"} {
+		layout := filepath.Join(dir, architecture)
+
+		uki := ukitest.Named("labos", "1.1.0", architecture, "usrhash="+testRootHash)
+		if err := os.WriteFile(filepath.Join(files, "uki"), uki, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		mustRun(t, append([]string{
+			"image", "build", layout, "--name", "labos", "--version", "1.1.0", "--arch", architecture, "--root-hash", testRootHash,
+		}, flags...)...)
+
+		publish = slices.Insert(publish, 2, layout)
+	}
+
+	mustRun(t, "image", "disk", filepath.Join(dir, "amd64"), packed, "--format", "qcow2", "--esp-size", "64Mi", "--checksum=false")
+
+	_, told, err := stayput(t, publish...)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, part := range []string{"labos_1.1.0 amd64", "labos_1.1.0 arm64", "index and disks"} {
+		ended := slices.ContainsFunc(strings.Split(told, "\n"), func(line string) bool {
+			return strings.HasPrefix(line, part+": ") && strings.Contains(line, "(100%)")
+		})
+		if !ended {
+			t.Errorf("nothing tells the end of %q in\n%s", part, told)
+		}
 	}
 }
 

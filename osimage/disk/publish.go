@@ -23,6 +23,8 @@ const (
 	diskTypeAnnotation = "disktype"
 	// sectorSizeAnnotation is for people.
 	sectorSizeAnnotation = "dev.stayput.disk.sector-size"
+	// indexPart is the part of the progress after the images.
+	indexPart = "index and disks"
 )
 
 // Publication is what is put under one tag.
@@ -31,8 +33,19 @@ type Publication struct {
 	Images []*osimage.Image
 	// Disks are files with disks, raw or QCOW2, each of one of the images; at most one of each format for an image.
 	Disks []string
-	// Progress, when set, is called with the bytes of the layers.
-	Progress func(done, total int64)
+	// Progress, when set, is called with the bytes of the layers, which are counted for each part: an image, by its label
+	// and architecture, and then the rest. The total may grow, and a part of which nothing is missing may be left out. It
+	// is called from several goroutines.
+	Progress func(part string, done, total int64)
+}
+
+// of is the progress of one part.
+func (p Publication) of(part string) func(done, total int64) {
+	if p.Progress == nil {
+		return nil
+	}
+
+	return func(done, total int64) { p.Progress(part, done, total) }
 }
 
 // Entry is an entry of the index.
@@ -100,12 +113,13 @@ func Publish(
 	}
 
 	for _, image := range images {
-		if err := client.CopyBeside(ctx, image, reference, what.Progress); err != nil {
-			return Published{}, fmt.Errorf("publishing %s: %w", image.Config().Label(), err)
+		part := image.Config().Label() + " " + image.Config().Architecture
+		if err := client.CopyBeside(ctx, image, reference, what.of(part)); err != nil {
+			return Published{}, fmt.Errorf("publishing %s: %w", part, err)
 		}
 	}
 
-	published.Reference, err = client.PushIndex(ctx, reference, index, what.Progress)
+	published.Reference, err = client.PushIndex(ctx, reference, index, what.of(indexPart))
 	if err != nil {
 		return Published{}, err
 	}

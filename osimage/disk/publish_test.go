@@ -2,10 +2,12 @@ package disk_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stayput-dev/stayput/osimage"
@@ -83,6 +85,40 @@ func newFleet(t *testing.T) fleet {
 	return result
 }
 
+// parts are what was heard last of the progress of each part.
+type parts map[string]struct{ done, total int64 }
+
+// hear refuses a total that shrinks, as when two pieces of work are one part.
+func (p parts) hear(t *testing.T) func(part string, done, total int64) {
+	t.Helper()
+
+	var mutex sync.Mutex
+
+	return func(part string, done, total int64) {
+		mutex.Lock()
+		defer mutex.Unlock()
+
+		if last := p[part]; total < last.total || done > total {
+			t.Errorf("%s: %d of %d after %d of %d", part, done, total, last.done, last.total)
+		}
+
+		p[part] = struct{ done, total int64 }{max(done, p[part].done), total}
+	}
+}
+
+// ended are the parts, each of which must have come to its end.
+func (p parts) ended(t *testing.T) []string {
+	t.Helper()
+
+	for part, last := range p {
+		if last.done != last.total || last.total == 0 {
+			t.Errorf("%s ended with %d of %d", part, last.done, last.total)
+		}
+	}
+
+	return slices.Sorted(maps.Keys(p))
+}
+
 // One tag deploys machines of two architectures, through both of Ironic's ways, and updates them afterwards.
 func TestPublish(t *testing.T) {
 	t.Parallel()
@@ -91,11 +127,17 @@ func TestPublish(t *testing.T) {
 	fleet := newFleet(t)
 	reference := server.Address + "/" + repository + ":1.0.0"
 
+	heard := parts{}
+
 	published, err := disk.Publish(t.Context(), client(t, server), disk.Publication{
-		Images: fleet.images, Disks: fleet.disks,
+		Images: fleet.images, Disks: fleet.disks, Progress: heard.hear(t),
 	}, reference)
 	if err != nil {
 		t.Fatal(err)
+	}
+
+	if got := heard.ended(t); !slices.Equal(got, []string{"index and disks", "labos_1.0.0 amd64", "labos_1.0.0 arm64"}) {
+		t.Errorf("progress of the parts %q", got)
 	}
 
 	if !strings.HasPrefix(published.Reference, server.Address+"/"+repository+"@sha256:") || len(published.Entries) != 6 {
@@ -348,7 +390,7 @@ func TestPublishNoticesAFileThatChanges(t *testing.T) {
 
 	_, err := disk.Publish(t.Context(), client(t, server, osimage.WithRetry(osimage.Retry{Tries: 1})), disk.Publication{
 		Images: []*osimage.Image{image}, Disks: []string{raw},
-		Progress: func(int64, int64) {
+		Progress: func(string, int64, int64) {
 			if changed {
 				return
 			}
