@@ -94,7 +94,8 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	return command
 }
 
-// checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start. It takes the variant from it.
+// checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start. It takes the variant from it,
+// if it has one.
 func checkUKI(spec *osimage.BuildSpec) (err error) {
 	path := spec.Inputs[osimage.RoleUKI].Name
 	if path == "" || spec.Scheme == osimage.SchemeGPTPrio {
@@ -123,7 +124,7 @@ func checkUKI(spec *osimage.BuildSpec) (err error) {
 	spec.Variant = cmp.Or(spec.Variant, variant)
 
 	for _, of := range []struct{ what, got, flag, want string }{
-		{"VARIANT_ID", variant, "--variant", spec.Variant},
+		{"VARIANT_ID", cmp.Or(variant, spec.Variant), "--variant", spec.Variant},
 		{"IMAGE_ID", image.SortKey(), "--name", spec.Name},
 		{"IMAGE_VERSION", image.Version(), "--version", spec.Version},
 		{"architecture", image.Architecture, "--arch", spec.Architecture},

@@ -22,7 +22,7 @@ func newImageDiffCommand() *cobra.Command {
 
 A node that runs OLD has most of NEW already. This tells by the images' chunk indexes what it fetches of each content, in
 how many requests. What its spare slot holds may save a little more. It warns when NEW is another variant (flavour) of the
-operating system than OLD.`,
+operating system than OLD; older images do not say theirs.`,
 		Example: `  stayput image diff registry.example/os/node:1.1.0 registry.example/os/node:1.2.0
   stayput image diff oci:./image:1.1.0 oci:./image:1.2.0 -o json`,
 		Args: takes(cobra.ExactArgs(2)),
@@ -42,7 +42,7 @@ operating system than OLD.`,
 				return err
 			}
 
-			if before, after := old.Config().Variant, next.Config().Variant; before != after {
+			if before, after := old.Config().Variant, next.Config().Variant; before != "" && after != "" && before != after {
 				fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s is of the variant %q, %s of %q: it is no update of the same system.\n",
 					args[0], before, args[1], after)
 			}

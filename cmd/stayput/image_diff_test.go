@@ -85,6 +85,20 @@ func TestVariants(t *testing.T) {
 
 	folders := map[string]string{}
 
+	// The UKI need not have a variant: then the image has none, as all had before there were variants, or the flag's.
+	plain := save(t, "plain.efi", ukitest.Named("labos", "1.1.0", "amd64", ""))
+
+	for folder, flags := range map[string][]string{"none": nil, "named": {"--variant", "desktop"}} {
+		folders[folder] = filepath.Join(t.TempDir(), folder)
+		mustRun(t, append([]string{
+			"image", "build", folders[folder], "--name", "labos", "--version", "1.1.0", "--arch", "amd64", "--scheme", "uki", "--uki", plain,
+		}, flags...)...)
+
+		if got, want := inspectImage(t, folders[folder]).Config.Variant, strings.Join(flags[min(1, len(flags)):], ""); got != want {
+			t.Errorf("%s: the variant is %q, want %q", folder, got, want)
+		}
+	}
+
 	for _, variant := range []string{"server", "desktop"} {
 		folders[variant] = filepath.Join(t.TempDir(), variant)
 		uki := save(t, variant+".efi", ukitest.Image{Architecture: "amd64", Sections: []ukitest.Section{
@@ -125,10 +139,18 @@ func TestVariants(t *testing.T) {
 	}
 
 	for _, test := range []struct {
-		old  string
-		warn bool
-	}{{"server", true}, {"desktop", false}} {
-		_, beside, err := stayput(t, "image", "diff", folders[test.old], folders["desktop"])
+		old, next string
+		warn      bool
+	}{
+		{"server", "desktop", true},
+		{"desktop", "desktop", false},
+		{"none", "desktop", false},
+		{"server", "none", false},
+		{"none", "none", false},
+		{"named", "desktop", false},
+		{"named", "server", true},
+	} {
+		_, beside, err := stayput(t, "image", "diff", folders[test.old], folders[test.next])
 		if err != nil || strings.Contains(beside, "Warning") != test.warn {
 			t.Errorf("%+v: %v: %q", test, err, beside)
 		}
