@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -38,7 +39,9 @@ func newImageBuildCommand() *cobra.Command {
 		Long: `Build an image from files in an OCI layout folder.
 
 The folder is made when it is missing; an image of the same version in it is replaced. The same files give the same
-digests. The layers are zstd: plain "zstd -d" gives the files back.`,
+digests. The layers are zstd: plain "zstd -d" gives the files back.
+
+Before anything is written, the file system is read and compared with its hash tree, and that with the root hash.`,
 		Example: `  stayput image build ./image --name labos --version 1.1.0 --arch amd64 \
       --root-hash "$(cat usr.roothash)" --usr usr.erofs --usr-verity usr.verity --uki labos.efi`,
 		Args: takes(cobra.ExactArgs(1)),
@@ -61,6 +64,7 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 	}
 
 	command.RunE = func(cmd *cobra.Command, args []string) error {
+		spec.Scheme = cmp.Or(spec.Scheme, osimage.SchemeDPS)
 		given := map[osimage.Role]string{}
 
 		for role, file := range files {
@@ -74,11 +78,21 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 			return err
 		}
 
-		if err := checkUKI(&spec); err != nil {
+		if err := checkPairs(spec); err != nil {
+			return err
+		}
+
+		if err := checkUKI(&spec, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 
 		bars := newProgress(cmd.ErrOrStderr())
+		defer bars.end()
+
+		if err := checkTrees(cmd.Context(), spec, bars.show); err != nil {
+			return err
+		}
+
 		spec.Progress = func(role osimage.Role, done, total int64) { bars.show(string(role), done, total) }
 		image, err := osimage.Build(cmd.Context(), args[0], spec)
 
@@ -95,8 +109,8 @@ digests. The layers are zstd: plain "zstd -d" gives the files back.`,
 }
 
 // checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start. It takes the variant from it,
-// if it has one.
-func checkUKI(spec *osimage.BuildSpec) (err error) {
+// if it has one. What starts, but leaves a node without its way back, is told of beside.
+func checkUKI(spec *osimage.BuildSpec, beside io.Writer) (err error) {
 	path := spec.Inputs[osimage.RoleUKI].Name
 	if path == "" || spec.Scheme == osimage.SchemeGPTPrio {
 		return nil // The build says what is missing, or does not belong.
@@ -133,6 +147,12 @@ func checkUKI(spec *osimage.BuildSpec) (err error) {
 			return mistake("--uki "+path, fmt.Sprintf("its %s is %q, %s is %q", of.what, of.got, of.flag, of.want),
 				"build the UKI for this image, or correct "+of.flag)
 		}
+	}
+
+	// The kernel's documentation, kernel-parameters: without it, or with 0, a kernel that panics waits forever.
+	if seconds, _ := image.CommandLine.Value("panic"); seconds == "" || seconds == "0" {
+		fmt.Fprintf(beside, "Note: --uki %s: its command line has no panic= with a number but 0. After a kernel panic a node "+
+			"would stand still, instead of going back to its old version by itself. Build the UKI with panic=5 on its command line.\n", path)
 	}
 
 	return nil

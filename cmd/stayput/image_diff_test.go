@@ -25,18 +25,17 @@ func twoVersions(t *testing.T) (layout, oldUSR string, newUSR []byte) {
 	old := pseudoRandom(1 << 20)
 
 	newFiles, newFlags := testFiles(t, "1.1.0")
-	newUSR = slices.Concat(old[:500_000], []byte("something new"), old[500_000:])
+	newUSR = slices.Concat(old[:500_000], []byte("something new"), old[500_000:])[:len(old)] // whole blocks
 
-	for path, data := range map[string][]byte{oldUSR: old, filepath.Join(newFiles, "usr"): newUSR} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	for version, flags := range map[string][]string{"1.0.0": flags, "1.1.0": newFlags} {
+	for _, one := range []struct {
+		version, files string
+		usr            []byte
+		flags          []string
+	}{{"1.0.0", files, old, flags}, {"1.1.0", newFiles, newUSR, newFlags}} {
+		rootHash := giveUSR(t, one.files, one.version, one.usr)
 		mustRun(t, append([]string{
-			"image", "build", layout, "--name", "labos", "--version", version, "--arch", "amd64", "--root-hash", testRootHash,
-		}, flags...)...)
+			"image", "build", layout, "--name", "labos", "--version", one.version, "--arch", "amd64", "--root-hash", rootHash,
+		}, one.flags...)...)
 	}
 
 	return layout, oldUSR, newUSR

@@ -16,9 +16,14 @@ import (
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/disk"
 	"github.com/stayput-dev/stayput/osimage/registrytest"
+	"github.com/stayput-dev/stayput/osimage/verity/veritytest"
 )
 
-const testRootHash = "00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef"
+// testRootHash is that of testUSR.
+const testRootHash = "82213f5c18ec23127bc25cf658069f9172d44c229b0dca5bd9937a4a8e848773"
+
+// testUSR is the /usr of the images of testFiles, five blocks.
+func testUSR() []byte { return bytes.Repeat([]byte("usr\n"), 5*veritytest.BlockSize/4) }
 
 // stayput runs the command and returns what it printed on its two outputs.
 func stayput(t *testing.T, args ...string) (out, progress string, err error) {
@@ -47,7 +52,7 @@ func mustRun(t *testing.T, args ...string) string {
 	return out
 }
 
-// testFiles makes one file for each role, and the flags that name them.
+// testFiles makes one file for each role, and the flags that name them. The hash tree is that of usr.
 func testFiles(t *testing.T, version string) (dir string, flags []string) {
 	t.Helper()
 
@@ -57,7 +62,12 @@ func testFiles(t *testing.T, version string) (dir string, flags []string) {
 		path := filepath.Join(dir, role)
 		content := bytes.Repeat([]byte(role+"\n"), 5000)
 
-		if role == "uki" {
+		switch role {
+		case "usr":
+			content = testUSR()
+		case "usr-verity":
+			content, _ = veritytest.Format(testUSR(), nil)
+		case "uki":
 			content = faulty.UKI("labos", version, "usrhash="+testRootHash+" panic=5")
 		}
 
@@ -69,6 +79,23 @@ func testFiles(t *testing.T, version string) (dir string, flags []string) {
 	}
 
 	return dir, flags
+}
+
+// giveUSR puts another /usr into a folder of testFiles, with its tree and the UKI that starts it.
+func giveUSR(t *testing.T, dir, version string, usr []byte) (rootHash string) {
+	t.Helper()
+
+	tree, rootHash := veritytest.Format(usr, nil)
+
+	for name, content := range map[string][]byte{
+		"usr": usr, "usr-verity": tree, "uki": faulty.UKI("labos", version, "usrhash="+rootHash+" panic=5"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return rootHash
 }
 
 func TestImageCommands(t *testing.T) {
