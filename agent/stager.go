@@ -150,7 +150,7 @@ func slotContents(config osimage.Config) []osimage.Content {
 	var contents []osimage.Content
 
 	for _, content := range config.Contents {
-		if content.Role != osimage.RoleLoader && content.Role != osimage.RoleState {
+		if !content.Role.FirstDiskOnly() {
 			contents = append(contents, content)
 		}
 	}

@@ -8,6 +8,22 @@ import (
 	"github.com/stayput-dev/stayput/osimage/chunk"
 )
 
+// UpdateDiff says what an update moves.
+type UpdateDiff struct {
+	// Contents are those that nodes have, without those of first disks only.
+	Contents []ContentDiff `json:"contents"`
+	Total    DiffTotal     `json:"total"`
+}
+
+// DiffTotal is the sum of all contents, in bytes.
+type DiffTotal struct {
+	LayerSize  int64 `json:"layerSize"`
+	IndexFetch int64 `json:"indexFetch"`
+	Fetch      int64 `json:"fetch"`
+	// FetchWithIndex is all that is fetched: Fetch and IndexFetch.
+	FetchWithIndex int64 `json:"fetchWithIndex"`
+}
+
 // ContentDiff says what an update moves of one content.
 type ContentDiff struct {
 	// Role is the content's.
@@ -17,8 +33,8 @@ type ContentDiff struct {
 	// RawSize and LayerSize are those of the new content, and what fetching all of it takes.
 	RawSize   int64 `json:"rawSize"`
 	LayerSize int64 `json:"layerSize"`
-	// IndexSize is how many bytes of the chunk index are fetched, 0 when there is none.
-	IndexSize int64 `json:"indexSize"`
+	// IndexFetch is how many bytes of the chunk index are fetched, 0 when there is none.
+	IndexFetch int64 `json:"indexFetch"`
 	// Fetch is the number of bytes of the layer that are fetched, in so many Requests.
 	Fetch    int64 `json:"fetch"`
 	Requests int   `json:"requests"`
@@ -29,17 +45,26 @@ type ContentDiff struct {
 
 // Diff tells what a node that runs the old image fetches when it updates to the new one, by their chunk indexes. Where an
 // old content has none, or one of another kind, all of that content is read.
-func Diff(ctx context.Context, old, next *Image) ([]ContentDiff, error) {
-	var result []ContentDiff
+func Diff(ctx context.Context, old, next *Image) (UpdateDiff, error) {
+	var result UpdateDiff
 
 	for _, content := range next.config.Contents {
-		difference, err := diffContent(ctx, old, next, content)
-		if err != nil {
-			return nil, fmt.Errorf("comparing %s: %w", content.Role, err)
+		if content.Role.FirstDiskOnly() {
+			continue
 		}
 
-		result = append(result, difference)
+		difference, err := diffContent(ctx, old, next, content)
+		if err != nil {
+			return UpdateDiff{}, fmt.Errorf("comparing %s: %w", content.Role, err)
+		}
+
+		result.Contents = append(result.Contents, difference)
+		result.Total.LayerSize += difference.LayerSize
+		result.Total.IndexFetch += difference.IndexFetch
+		result.Total.Fetch += difference.Fetch
 	}
+
+	result.Total.FetchWithIndex = result.Total.Fetch + result.Total.IndexFetch
 
 	return result, nil
 }
@@ -74,7 +99,7 @@ func diffContent(ctx context.Context, old, next *Image, content Content) (Conten
 		return ContentDiff{}, err
 	}
 
-	result.IndexSize = content.ChunkIndex.Size + fetched
+	result.IndexFetch = content.ChunkIndex.Size + fetched
 
 	seeds, err := found.in(index)
 	if err != nil {

@@ -37,10 +37,12 @@ func TestDiff(t *testing.T) {
 
 			d := newDelta(t)
 
-			contents, err := osimage.Diff(background(t), old, d.image)
+			update, err := osimage.Diff(background(t), old, d.image)
 			if err != nil {
 				t.Fatal(err)
 			}
+
+			contents := update.Contents
 
 			d.check(t, d.write(t, osimage.WriteOptions{Seeds: []osimage.Seed{d.seed}}))
 
@@ -53,6 +55,48 @@ func TestDiff(t *testing.T) {
 				t.Errorf("the UKI is the same: %+v", uki)
 			}
 		})
+	}
+}
+
+// What only first disks have is no part of an update, however much of it changed.
+func TestDiffWithoutFirstDisks(t *testing.T) {
+	t.Parallel()
+
+	parts := someContents()
+	parts[osimage.RoleState], parts[osimage.RoleLoader] = randomBytes(4, 200_000), randomBytes(5, 50_000)
+	images := map[uint64]*osimage.Image{}
+
+	for seed := range uint64(2) {
+		parts[osimage.RoleState] = randomBytes(10+seed, 200_000)
+
+		image, err := osimage.OpenLayout(t.Context(), build(t, parts), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		images[seed] = image
+	}
+
+	update, err := osimage.Diff(background(t), images[0], images[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var want osimage.DiffTotal
+
+	for _, content := range update.Contents {
+		if content.Role == osimage.RoleState || content.Role == osimage.RoleLoader || !content.Unchanged {
+			t.Errorf("%+v", content)
+		}
+
+		want.LayerSize += content.LayerSize
+		want.IndexFetch += content.IndexFetch
+	}
+
+	want.FetchWithIndex = want.IndexFetch
+
+	if len(update.Contents) != 3 || want.IndexFetch == 0 || update.Total != want {
+		t.Errorf("%+v, want the total %+v", update, want)
 	}
 }
 
@@ -74,8 +118,13 @@ func TestDiffWithoutAnIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	contents, err := osimage.Diff(t.Context(), old, next)
-	if err != nil || contents[0].Fetch != contents[0].LayerSize || contents[0].IndexSize != 0 || !contents[0].Unchanged {
-		t.Errorf("%+v, %v", contents, err)
+	update, err := osimage.Diff(t.Context(), old, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	usr := update.Contents[0]
+	if usr.Fetch != usr.LayerSize || usr.IndexFetch != 0 || !usr.Unchanged {
+		t.Errorf("%+v", usr)
 	}
 }

@@ -25,6 +25,9 @@ const (
 	RoleState      Role = "state"
 )
 
+// FirstDiskOnly tells that a content is used only when a machine's first disk is made: no update fetches it.
+func (r Role) FirstDiskOnly() bool { return r == RoleLoader || r == RoleState }
+
 // Config is the config blob of an image.
 type Config struct {
 	// Name is the image's IMAGE_ID, such as "labos": lower-case letters, digits, '.', '_' and '-'.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 var (
@@ -70,6 +71,19 @@ func (o *outputFormat) Set(text string) error {
 	*o = outputFormat(text)
 
 	return nil
+}
+
+// bytesIn reads a number of bytes with the suffixes of Kubernetes: k, M, G are powers of 1000, Ki, Mi, Gi of 1024. Less than
+// a byte is refused, not rounded: there "50m" is 50 thousandths, and whoever writes it means millions.
+func bytesIn(text string) (count int64, ok bool) {
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, false
+	}
+
+	count = quantity.Value()
+
+	return count, quantity.CmpInt64(count) == 0
 }
 
 // roleFile is a flag that may be given once: the last of two would win in silence.

@@ -37,7 +37,8 @@ dm-verity hash tree, and a UKI. Where a command takes an IMAGE, that is one of
 
   registry.example/os/node:1.1.0          a tag in a registry
   registry.example/os/node@sha256:…       exactly one image in a registry
-  oci:FOLDER or oci:FOLDER:TAG            an OCI layout folder; "oci:" may be left out when the folder exists`,
+  oci:FOLDER or oci:FOLDER:TAG            an OCI layout folder; "oci:" may be left out when the folder exists
+  oci:FOLDER@sha256:…                     exactly one image in a folder, as the commands print it`,
 	}
 
 	return group(command, newImageBuildCommand(), newImageImportCommand(), newImagePushCommand(), newImageInspectCommand(),
@@ -129,7 +130,7 @@ func (f *registryFlags) open(cmd *cobra.Command, image string) (*osimage.Image, 
 	return osimage.OpenLayoutFor(cmd.Context(), dir, tag, f.architecture)
 }
 
-// layoutOf tells whether an image is in a folder, and in which, under which tag.
+// layoutOf tells whether an image is in a folder, and in which, under which tag or digest.
 func layoutOf(image string) (dir, tag string, isLayout bool) {
 	path, explicit := strings.CutPrefix(image, layoutPrefix)
 
@@ -141,12 +142,18 @@ func layoutOf(image string) (dir, tag string, isLayout bool) {
 		return path[:at], path[at+1:], true
 	}
 
-	// No reference begins like this, and what is there is meant even when it turns out to be no image.
-	_, err := os.Stat(path)
-	isPath := err == nil || filepath.IsAbs(path) || strings.HasPrefix(path, ".")
+	if at := strings.LastIndex(path, "@sha256:"); at > 0 && (explicit || isLayoutDir(path[:at]) || isPath(path[:at])) {
+		return path[:at], path[at+1:], true
+	}
 
-	return path, "", explicit || isPath
+	// What is there is meant even when it turns out to be no image.
+	_, err := os.Stat(path)
+
+	return path, "", explicit || err == nil || isPath(path)
 }
+
+// isPath tells what no reference to a registry begins like.
+func isPath(text string) bool { return filepath.IsAbs(text) || strings.HasPrefix(text, ".") }
 
 func isLayoutDir(path string) bool {
 	_, err := os.Stat(filepath.Join(path, "index.json"))

@@ -21,8 +21,9 @@ func newImageDiffCommand() *cobra.Command {
 		Long: `Show what an update from one image to another fetches.
 
 A node that runs OLD has most of NEW already. This tells by the images' chunk indexes what it fetches of each content, in
-how many requests. What its spare slot holds may save a little more. It warns when NEW is another variant (flavour) of the
-operating system than OLD; older images do not say theirs.`,
+how many requests. What its spare slot holds may save a little more. The contents for first disks, loader and state, are left
+out, since no update fetches them. It warns when NEW is another variant (flavour) of the operating system than OLD; older
+images do not say theirs.`,
 		Example: `  stayput image diff registry.example/os/node:1.1.0 registry.example/os/node:1.2.0
   stayput image diff oci:./image:1.1.0 oci:./image:1.2.0 -o json`,
 		Args: takes(cobra.ExactArgs(2)),
@@ -37,7 +38,7 @@ operating system than OLD; older images do not say theirs.`,
 				return err
 			}
 
-			contents, err := osimage.Diff(cmd.Context(), old, next)
+			update, err := osimage.Diff(cmd.Context(), old, next)
 			if err != nil {
 				return err
 			}
@@ -47,7 +48,7 @@ operating system than OLD; older images do not say theirs.`,
 					args[0], before, args[1], after)
 			}
 
-			return printAs(cmd.OutOrStdout(), output, contents, func(out io.Writer) { printDiff(out, contents) })
+			return printAs(cmd.OutOrStdout(), output, update, func(out io.Writer) { printDiff(out, update) })
 		},
 	}
 	registry.add(command.Flags())
@@ -57,19 +58,15 @@ operating system than OLD; older images do not say theirs.`,
 	return command
 }
 
-func printDiff(out io.Writer, contents []osimage.ContentDiff) {
+func printDiff(out io.Writer, update osimage.UpdateDiff) {
 	fmt.Fprintln(out, "CONTENT\tRAW BYTES\tLAYER\tFETCHED\tOF LAYER\tREQUESTS\tINDEX\tREUSED")
 
-	var layer, fetched int64
-
-	for _, content := range contents {
-		layer += content.LayerSize
-		fetched += content.Fetch + content.IndexSize
-
+	for _, content := range update.Contents {
 		fmt.Fprintf(out, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", content.Role, content.RawSize, content.LayerSize,
-			content.Fetch, shareOf(content.Fetch, content.LayerSize), content.Requests, content.IndexSize, content.Reused)
+			content.Fetch, shareOf(content.Fetch, content.LayerSize), content.Requests, content.IndexFetch, content.Reused)
 	}
 
+	layer, fetched := update.Total.LayerSize, update.Total.FetchWithIndex
 	fmt.Fprintf(out, "all\t\t%d\t%d\t%s\t\twith indexes\t\n", layer, fetched, shareOf(fetched, layer))
 }
 

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -59,21 +61,22 @@ func TestImageDiff(t *testing.T) {
 
 	layout, _, newUSR := twoVersions(t)
 
-	var contents []osimage.ContentDiff
+	var update osimage.UpdateDiff
 
 	out := mustRun(t, "image", "diff", layout+":1.0.0", layout+":1.1.0", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &contents); err != nil {
+	if err := json.Unmarshal([]byte(out), &update); err != nil {
 		t.Fatal(err)
 	}
 
-	usr := contents[0]
+	usr := update.Contents[0]
 	if usr.Role != osimage.RoleUSR || usr.RawSize != int64(len(newUSR)) || usr.Fetch == 0 || usr.Fetch > usr.LayerSize/20 ||
 		usr.Reused < usr.RawSize*9/10 {
 		t.Errorf("usr: %+v", usr)
 	}
 
 	text := mustRun(t, "image", "diff", layout+":1.0.0", layout+":1.1.0")
-	if !strings.Contains(text, "FETCHED") || !strings.Contains(text, "usr-verity") || !strings.Contains(text, "all") {
+	if !strings.Contains(text, "FETCHED") || !strings.Contains(text, "usr-verity") ||
+		!regexp.MustCompile(fmt.Sprintf(`(?m)^all +%d +%d `, update.Total.LayerSize, update.Total.FetchWithIndex)).MatchString(text) {
 		t.Errorf("it printed\n%s", text)
 	}
 }

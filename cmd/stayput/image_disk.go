@@ -5,7 +5,6 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/stayput-dev/stayput/osimage/disk"
 )
@@ -96,12 +95,12 @@ func parseSize(flag, text string, into *int64) error {
 		return nil
 	}
 
-	quantity, err := resource.ParseQuantity(text)
-	if err != nil || quantity.Value() <= 0 {
+	size, ok := bytesIn(text)
+	if !ok || size <= 0 {
 		return mistake(fmt.Sprintf("--%s %q", flag, text), "it is not a size", "use a number of bytes, or one such as 512Mi or 4Gi")
 	}
 
-	*into = quantity.Value()
+	*into = size
 
 	return nil
 }

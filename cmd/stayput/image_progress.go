@@ -164,8 +164,8 @@ type plainPart struct {
 
 func (p *plainProgress) show(part string, done, total int64) { p.write(part, ofOneStage(done, total)) }
 
-// write prints a line at the beginning of a stage and at its end, and every few seconds between them. Reading back has no
-// end to tell of but the command's.
+// write prints a line at the beginning of a stage and at its end, and every few seconds between them. Reading back goes on
+// beside writing, so it begins with no line; since all is written only then, its end is that of the whole work.
 func (p *plainProgress) write(name string, now osimage.Progress) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -178,7 +178,9 @@ func (p *plainProgress) write(name string, now osimage.Progress) {
 
 	part.pace.Note(at, now)
 
-	ends := now.Stage == osimage.Writing && now.Written >= now.Total || now.Stage == osimage.Surveying && now.Surveyed >= now.ToSurvey
+	ends := now.Stage == osimage.Writing && now.Written >= now.Total ||
+		now.Stage == osimage.Surveying && now.Surveyed >= now.ToSurvey ||
+		now.Stage == osimage.Verifying && now.Verified >= now.Total
 	begins := now.Stage != part.stage && now.Stage != osimage.Verifying
 
 	if now.Stage != part.stage {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/stayput-dev/stayput/osimage"
 )
@@ -44,16 +43,16 @@ func (f *transferFlags) transferOptions(cmd *cobra.Command) ([]osimage.Option, e
 	}, nil
 }
 
-// parseRate reads a number of bytes with the suffixes of Kubernetes: k, M, G are powers of 1000, Ki, Mi, Gi of 1024.
+// parseRate reads a number of bytes a second, 0 where there is no limit.
 func parseRate(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
 
-	quantity, err := resource.ParseQuantity(text)
-	if err != nil || quantity.Sign() <= 0 || quantity.Value() <= 0 {
+	rate, ok := bytesIn(text)
+	if !ok || rate <= 0 {
 		return 0, mistake(fmt.Sprintf("--limit-rate %q", text), "it is not a number of bytes a second", "use one such as 20M or 500Ki")
 	}
 
-	return quantity.Value(), nil
+	return rate, nil
 }

@@ -16,7 +16,7 @@ func newImageWriteCommand() *cobra.Command {
 	var (
 		registry registryFlags
 		role     string
-		offset   int64
+		offset   string
 		seeds    []string
 	)
 
@@ -37,19 +37,23 @@ This writes bytes only: it changes no partition table and no boot entry.`,
   stayput image write ./image usr.erofs --role usr`,
 		Args: takes(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			start, err := parseOffset(offset)
+			if err != nil {
+				return err
+			}
+
 			image, err := registry.open(cmd, args[0])
 			if err != nil {
 				return err
 			}
 
-			return writeContent(cmd, image, osimage.Role(role), args[1], offset, seeds)
+			return writeContent(cmd, image, osimage.Role(role), args[1], start, seeds)
 		},
 	}
 	registry.add(command.Flags())
 	registry.addArchitecture(command.Flags())
 	command.Flags().StringVar(&role, "role", "", "the content's `ROLE`, as `stayput image inspect` lists them")
-	command.Flags().Int64Var(&offset, "offset", 0, "where on the target the content begins, in `BYTES`")
-
+	command.Flags().StringVar(&offset, "offset", "0", "where on the target the content begins, in `BYTES`, such as 50Mi")
 	command.Flags().StringArrayVar(&seeds, "seed", nil,
 		"`FILE` or device with an older content, which is only read; may be given more than once")
 
@@ -60,6 +64,17 @@ This writes bytes only: it changes no partition table and no boot entry.`,
 	return command
 }
 
+// parseOffset reads a quantity such as 50Mi, or 0.
+func parseOffset(text string) (int64, error) {
+	offset, ok := bytesIn(text)
+	if !ok || offset < 0 {
+		return 0, mistake(fmt.Sprintf("--offset %q", text), "it is no place on a target",
+			"use 0, a number of bytes, or one such as 50Mi")
+	}
+
+	return offset, nil
+}
+
 func writeContent(
 	cmd *cobra.Command, image *osimage.Image, role osimage.Role, path string, offset int64, seedPaths []string,
 ) (err error) {
@@ -68,8 +83,8 @@ func writeContent(
 		return mistake(fmt.Sprintf("--role %q", role), "the image has no such content", "`stayput image inspect` lists them")
 	}
 
-	if offset < 0 || offset > math.MaxInt64-content.RawSize {
-		return mistake(fmt.Sprintf("--offset %d", offset), "no target has that many bytes", "use 0 or more, up to the target's end")
+	if offset > math.MaxInt64-content.RawSize {
+		return mistake(fmt.Sprintf("--offset %d", offset), "no target has that many bytes", "use less, up to the target's end")
 	}
 
 	target, err := openTarget(path, content.RawSize, offset)
