@@ -2,7 +2,7 @@
 # Import speed: `stayput image import` of a disk as Flatcar publishes it, plain and compressed, in MB/s of raw bytes, beside
 # the plain decompressor into sha256sum. The disk has MIB (384) of programs and libraries of this machine in the ext4 of its
 # USR-A, with their hash tree, and a kernel with the root hash on its ESP. COUNT (3) rounds, in turns. Flatcar itself
-# publishes only .bz2; with --from what is packed in another way is read, too.
+# publishes only .bz2; what is packed in another way is recognised, too.
 #
 # Needs Debian and about six times MIB in $TMPDIR:
 #   apt-get install --no-install-recommends bzip2 xz-utils zstd cryptsetup-bin dosfstools e2fsprogs fdisk mtools time
@@ -55,10 +55,12 @@ make_usr() {
 	mkdir -p "$tree/lib"
 	printf '%s\n' ID=flatcar VERSION_ID=4459.2.1 FLATCAR_BOARD=amd64-usr >"$tree/lib/os-release"
 
-	find /usr/bin /usr/lib -xdev -type f -size -32M ! -name os-release -printf '%s %p\n' | LC_ALL=C sort -k 2 |
+	# What only root may read is left out.
+	find /usr/bin /usr/lib -xdev -type d ! \( -readable -executable \) -prune -o \
+		-type f -readable -size -32M ! -name os-release -printf '%s %p\n' | LC_ALL=C sort -k 2 |
 		awk -v left=$((mib << 20)) 'left > 0 {left -= $1; sub(/^[0-9]+ /, ""); print} END {exit left > 0}' >"$work/list" ||
 		fail "/usr has fewer than $mib MiB; choose a smaller MIB"
-	tar -C / -cf - -T "$work/list" 2>/dev/null | tar -C "$tree" --strip-components=1 -xf -
+	tar -C / -cf - -T "$work/list" 2>"$work/log" | tar -C "$tree" --strip-components=1 -xf - || fail "tar: $(tail -n 3 "$work/log")"
 
 	# Inodes and tails need room; what stays empty is zeros, as in a real one.
 	usr=$((mib * 5 / 4 << 20))
@@ -125,7 +127,7 @@ measure() {
 	cat "$file" >/dev/null
 	sync
 
-	/usr/bin/time -o "$work/time" -f '%e %M' "$work/stayput" image import "$file" "$work/image" --from flatcar-disk --temp-dir "$work" \
+	/usr/bin/time -o "$work/time" -f '%e %M' "$work/stayput" image import "$file" "$work/image" --temp-dir "$work" \
 		>"$work/log" 2>&1 || fail "importing $file: $(tail -n 3 "$work/log")"
 	read -r seconds peak <"$work/time"
 	rm -rf "$work/image"

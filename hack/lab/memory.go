@@ -41,6 +41,8 @@ const (
 	memoryWait = 40 * time.Minute
 	// memoryRest is how long the agent is looked at when it has nothing to do.
 	memoryRest = 90 * time.Second
+	// memoryRestart is after how many seconds an agent that ended runs again, with some to spare (its unit's RestartSec).
+	memoryRestart = 10
 )
 
 var errMemory = errors.New("the agent had more memory than its goal")
@@ -109,20 +111,17 @@ func runMemory(ctx context.Context, out io.Writer, asked memoryFlags) (err error
 		return err
 	}
 
-	if err := measured.run(ctx, references); err != nil {
-		return err
-	}
-
-	return measured.print(out)
+	return measured.measure(ctx, references, out)
 }
 
 // memory measures the agent of one machine.
 type memory struct {
 	*lab.Lab
 
-	report  tools.Report
-	machine *machine.Machine
-	rows    []*memoryRow
+	report tools.Report
+	// ssh runs a command on the machine.
+	ssh  func(ctx context.Context, command string) (string, error)
+	rows []*memoryRow
 }
 
 // memoryRow is one part of what the agent does.
@@ -176,9 +175,19 @@ func (m *memory) prepare(ctx context.Context, mib int64, diskFile string) ([]str
 		return nil, err
 	}
 
-	m.machine, err = m.Machine(memoryNode)
+	node, err := m.Machine(memoryNode)
+	if err != nil {
+		return nil, err
+	}
 
-	return references, err
+	m.ssh = node.SSH
+
+	return references, nil
+}
+
+// measure prints what there is after an error, too: it may come after an hour.
+func (m *memory) measure(ctx context.Context, references []string, out io.Writer) error {
+	return errors.Join(m.run(ctx, references), m.print(out))
 }
 
 func (m *memory) run(ctx context.Context, references []string) error {
@@ -276,8 +285,17 @@ func (m *memory) update(ctx context.Context) (*v1alpha1.NodeUpdate, error) {
 
 // sample reads how much memory the agent has and had since the last time, and sets its peak back (proc(5), clear_refs).
 func (m *memory) sample(ctx context.Context, name string, downloaded int64) error {
-	status, err := m.machine.SSH(ctx, "read pid </sys/fs/cgroup/system.slice/stayput-agent.service/cgroup.procs && "+
-		"cat /proc/$pid/status && echo 5 >/proc/$pid/clear_refs")
+	const look = "read pid </sys/fs/cgroup/system.slice/stayput-agent.service/cgroup.procs && " +
+		"cat /proc/$pid/status && echo 5 >/proc/$pid/clear_refs"
+
+	status, err := m.ssh(ctx, look)
+	if errors.Is(err, machine.ErrRemote) {
+		// The agent may have restarted before its status was read: its next process has another number.
+		m.report("looking at the agent once more: %v", err)
+
+		status, err = m.ssh(ctx, "sleep "+strconv.Itoa(memoryRestart)+"; "+look)
+	}
+
 	if err != nil {
 		return fmt.Errorf("looking at the agent: %w", err)
 	}
