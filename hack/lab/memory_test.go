@@ -33,23 +33,19 @@ func TestKibibytes(t *testing.T) {
 	}
 }
 
-// looked is a machine that answers in order, and after it no more.
-func looked(t *testing.T, answers ...any) *memory {
+// looked is a machine that fails in this order, nil for an answer, and after it always.
+func looked(t *testing.T, failures ...error) *memory {
 	t.Helper()
 
 	return &memory{report: t.Logf, ssh: func(context.Context, string) (string, error) {
-		if len(answers) == 0 {
+		if len(failures) == 0 {
 			return "", fmt.Errorf("%w: once too often", machine.ErrRemote)
 		}
 
-		answer := answers[0]
-		answers = answers[1:]
+		failure := failures[0]
+		failures = failures[1:]
 
-		if err, failed := answer.(error); failed {
-			return "", err
-		}
-
-		return answer.(string), nil
+		return statusOfAgent, failure
 	}}
 }
 
@@ -60,7 +56,7 @@ func TestSampleOfAnAgentThatRestarts(t *testing.T) {
 	t.Parallel()
 
 	restarted := fmt.Errorf("%w: no such process", machine.ErrRemote)
-	measured := looked(t, statusOfAgent, restarted, statusOfAgent, restarted, restarted, statusOfAgent)
+	measured := looked(t, nil, restarted, nil, restarted, restarted, nil)
 
 	for number, want := range []error{nil, nil, machine.ErrRemote, nil} {
 		if err := measured.sample(t.Context(), "idle", 0); !errors.Is(err, want) {
@@ -76,7 +72,7 @@ func TestSampleOfAnAgentThatRestarts(t *testing.T) {
 func TestWhatWasMeasuredBeforeAnError(t *testing.T) {
 	t.Parallel()
 
-	measured := looked(t, statusOfAgent)
+	measured := looked(t, nil)
 	if err := measured.sample(t.Context(), "version 1: writing", 0); err != nil {
 		t.Fatal(err)
 	}
