@@ -239,8 +239,37 @@ func TestOpenLayoutFromAnIndex(t *testing.T) {
 	}
 }
 
-// putIndex names an index "both" in a folder, whose entry is that of the folder's first image.
-func putIndex(t *testing.T, dir string, change func(entry *v1.Descriptor)) {
+// The reference of an image in an index names it again, though the folder lists the index only.
+func TestOpenLayoutByADigestInAnIndex(t *testing.T) {
+	t.Parallel()
+
+	dir := build(t, someContents())
+	putIndex(t, dir, func(entry *v1.Descriptor) { entry.Platform = &v1.Platform{OS: "linux", Architecture: "amd64"} })
+	changeIndex(t, dir, func(index *v1.IndexManifest) { index.Manifests = index.Manifests[1:] })
+
+	image, err := osimage.OpenLayoutFor(t.Context(), dir, "", "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	again, err := osimage.OpenLayout(t.Context(), dir, image.Digest())
+	if err != nil || again.Reference() != image.Reference() {
+		t.Errorf("opening %s: %v", image.Reference(), err)
+	}
+
+	signable, err := osimage.LayoutSignable(t.Context(), dir, image.Digest())
+	if err != nil || signable.Reference != image.Reference() {
+		t.Errorf("%+v, %v", signable, err)
+	}
+
+	// A blob that is no manifest of an index is none, although it is there.
+	if _, err := osimage.OpenLayout(t.Context(), dir, image.Config().Contents[0].Digest); !errors.Is(err, osimage.ErrNotFound) {
+		t.Errorf("a layer: %v", err)
+	}
+}
+
+// changeIndex changes a folder's index.json.
+func changeIndex(t *testing.T, dir string, change func(index *v1.IndexManifest)) {
 	t.Helper()
 
 	path := filepath.Join(dir, "index.json")
@@ -255,21 +284,7 @@ func putIndex(t *testing.T, dir string, change func(entry *v1.Descriptor)) {
 		t.Fatal(err)
 	}
 
-	entry := folder.Manifests[0]
-	entry.Annotations = nil
-	change(&entry)
-
-	index, err := json.Marshal(v1.IndexManifest{
-		SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{entry},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	folder.Manifests = append(folder.Manifests[:1], v1.Descriptor{
-		MediaType: types.OCIImageIndex, Digest: putBlob(t, dir, index), Size: int64(len(index)),
-		Annotations: map[string]string{"org.opencontainers.image.ref.name": "both"},
-	})
+	change(&folder)
 
 	data, err = json.Marshal(folder)
 	if err != nil {
@@ -279,4 +294,27 @@ func putIndex(t *testing.T, dir string, change func(entry *v1.Descriptor)) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// putIndex names an index "both" in a folder, whose entry is that of the folder's first image.
+func putIndex(t *testing.T, dir string, change func(entry *v1.Descriptor)) {
+	t.Helper()
+
+	changeIndex(t, dir, func(folder *v1.IndexManifest) {
+		entry := folder.Manifests[0]
+		entry.Annotations = nil
+		change(&entry)
+
+		index, err := json.Marshal(v1.IndexManifest{
+			SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{entry},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		folder.Manifests = append(folder.Manifests[:1], v1.Descriptor{
+			MediaType: types.OCIImageIndex, Digest: putBlob(t, dir, index), Size: int64(len(index)),
+			Annotations: map[string]string{"org.opencontainers.image.ref.name": "both"},
+		})
+	})
 }

@@ -133,6 +133,12 @@ func findInLayout(ctx context.Context, dir, tag string) (v1.Descriptor, error) {
 		}
 	}
 
+	if len(found) == 0 && isDigest(tag) {
+		if inner, ok := inAnIndex(ctx, dir, index.Manifests, tag); ok {
+			return inner, nil
+		}
+	}
+
 	if len(found) != 1 {
 		return v1.Descriptor{}, &Error{
 			Kind: ErrNotFound, Subject: dir,
@@ -142,6 +148,33 @@ func findInLayout(ctx context.Context, dir, tag string) (v1.Descriptor, error) {
 	}
 
 	return found[0], nil
+}
+
+// inAnIndex finds a digest in the indexes that a folder lists: OpenLayout names the images in them by it.
+func inAnIndex(ctx context.Context, dir string, listed []v1.Descriptor, digest string) (v1.Descriptor, bool) {
+	for _, entry := range listed {
+		if entry.MediaType != types.OCIImageIndex || ctx.Err() != nil {
+			continue
+		}
+
+		data, err := readEntry(ctx, layoutBlobs{dir}, dir, entry)
+		if err != nil {
+			continue // Another may have it.
+		}
+
+		var inner v1.IndexManifest
+		if err := json.Unmarshal(data, &inner); err != nil {
+			continue
+		}
+
+		for _, image := range inner.Manifests {
+			if image.Digest.String() == digest {
+				return image, true
+			}
+		}
+	}
+
+	return v1.Descriptor{}, false
 }
 
 // readIndex reads index.json, within bounds.
