@@ -113,6 +113,10 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err e
 
 	defer func() { err = errors.Join(err, target.close()) }()
 
+	if err := checkReplaced(ctx, dir, config); err != nil {
+		return nil, err
+	}
+
 	for _, role := range Roles() {
 		input, ok := spec.Inputs[role]
 		if !ok {

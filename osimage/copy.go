@@ -80,8 +80,6 @@ type store interface {
 	// source gives the bytes of blobs, unverified, and blobName says where a person finds one.
 	source() blobs
 	blobName(digest string) string
-	// unasked tells that a host which may know of more that is attached could not be reached.
-	unasked() bool
 	// hasManifest tells whether a manifest is there, under the tag when there is one. Listed is for those that nothing else
 	// names: a folder lists them in its index.
 	hasManifest(ctx context.Context, digest, tag string, listed bool) (bool, error)
@@ -151,7 +149,11 @@ func (c *Client) copyRoot(
 	}
 
 	run.result.Reference, run.result.Digest = target.reference(root.digest), root.digest
-	run.result.Attached, run.result.ChosenFrom, run.result.Unasked = plan.attached, plan.chosenFrom, plan.from.unasked()
+	run.result.Attached, run.result.ChosenFrom = plan.attached, plan.chosenFrom
+
+	if registry, ok := plan.from.(*registryStore); ok {
+		run.result.Unasked = registry.silent.Load()
+	}
 
 	return run.result, nil
 }

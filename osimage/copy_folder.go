@@ -75,8 +75,6 @@ func (f *folderStore) close() error {
 
 func (f *folderStore) source() blobs { return layoutBlobs{f.dir} }
 
-func (f *folderStore) unasked() bool { return false }
-
 func (f *folderStore) blobName(digest string) string { return blobPath(f.dir, digest) }
 
 func (f *folderStore) reference(digest string) string {

@@ -89,8 +89,7 @@ func (p *copyPlan) root(ctx context.Context, tagOrDigest, architecture string) (
 	}
 
 	if !isIndex(root.mediaType, contents) {
-		// What a single manifest is made for is known only for our own.
-		return root, nil
+		return root, p.checkArchitecture(ctx, root, contents, architecture)
 	}
 
 	var found []v1.Descriptor
@@ -115,6 +114,26 @@ func (p *copyPlan) root(ctx context.Context, tagOrDigest, architecture string) (
 		return copiedManifest{}, invalid(subject, fmt.Sprintf("the index has %d manifests for %s", len(found), architecture),
 			"copy all of it without --arch, or name the one by its digest")
 	}
+}
+
+// checkArchitecture refuses a single image for others. What a manifest is made for is known only of our own.
+func (p *copyPlan) checkArchitecture(
+	ctx context.Context, root copiedManifest, contents manifestContents, architecture string,
+) error {
+	if contents.ArtifactType != ArtifactType {
+		return nil
+	}
+
+	image := &Image{reference: p.from.reference(root.digest), manifest: root.data, blobs: p.from.source()}
+	if err := image.load(ctx, nil); err != nil {
+		return err
+	}
+
+	if image.config.Architecture != architecture {
+		return wrongArchitecture(image.reference, image.config.Architecture, architecture)
+	}
+
+	return nil
 }
 
 // add puts a manifest into the plan, after what it names and before what is attached to it.

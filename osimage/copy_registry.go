@@ -87,8 +87,6 @@ func (r *registryStore) close() error { return nil }
 
 func (r *registryStore) source() blobs { return r.content }
 
-func (r *registryStore) unasked() bool { return r.silent.Load() }
-
 func (r *registryStore) blobName(digest string) string { return r.reference(digest) }
 
 func (r *registryStore) reference(digest string) string {
@@ -153,7 +151,7 @@ func (r *registryStore) referrers(ctx context.Context, digest string) (found []v
 const reachTries = 4
 
 // optional asks for what need not be there, until a host has it. When a host does not have it, or may be asked for digests
-// only, those that cannot be reached do not matter in the end: behind an air gap nobody else is there. See unasked.
+// only, those that cannot be reached do not matter in the end: behind an air gap nobody else is there. Silent tells of that.
 func (r *registryStore) optional(
 	ctx context.Context, subject string,
 	work func(ctx context.Context, session http.RoundTripper, local name.Repository) error,

@@ -126,6 +126,13 @@ func TestCopyOneArchitecture(t *testing.T) {
 	if !errors.Is(err, osimage.ErrWrongArchitecture) {
 		t.Errorf("got %v", err)
 	}
+
+	// One image under its own tag is for one architecture, too.
+	_, err = source.client.Copy(background(t), source.location("os/labos@"+arm64.Digest.String()), target.location("os/labos:1"),
+		osimage.CopyOptions{Architecture: "amd64"})
+	if !errors.Is(err, osimage.ErrWrongArchitecture) {
+		t.Errorf("got %v", err)
+	}
 }
 
 // Other people's artifacts: many flavors for each architecture, and media types that nobody here knows.

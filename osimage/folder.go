@@ -1,6 +1,7 @@
 package osimage
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,6 +171,30 @@ func (f *folder) name(config Config, manifest []byte) (v1.Hash, error) {
 		Platform:    &v1.Platform{OS: "linux", Architecture: config.Architecture},
 		Annotations: map[string]string{refNameAnnotation: config.Version},
 	})
+}
+
+// checkReplaced refuses an image in whose place in a folder there is one that is not just an older build of the same: it
+// would be lost. What cannot be read there is replaced.
+func checkReplaced(ctx context.Context, dir string, config Config) error {
+	found, err := OpenLayout(ctx, dir, config.Version)
+	if err != nil {
+		return ctx.Err()
+	}
+
+	for _, field := range []struct{ name, there, here string }{
+		{"name", found.config.Name, config.Name}, {"variant", found.config.Variant, config.Variant},
+		{"architecture", found.config.Architecture, config.Architecture},
+	} {
+		if field.there != field.here {
+			return &Error{
+				Kind: ErrInvalid, Subject: dir + ":" + config.Version,
+				Detail: fmt.Sprintf("the folder has another image of this version, with the %s %q, not %q", field.name, field.there, field.here),
+				Fix:    "use a folder of its own for each; `stayput image publish` puts several architectures under one tag",
+			}
+		}
+	}
+
+	return nil
 }
 
 // addEntry puts an entry into the index, in place of one with its tag, or of the same manifest without any.

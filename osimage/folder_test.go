@@ -286,3 +286,45 @@ func TestPipesInFolders(t *testing.T) {
 		}
 	}
 }
+
+// Two systems, or two architectures, of one version do not replace each other in silence.
+func TestAnotherImageOfAVersionIsNotReplaced(t *testing.T) {
+	t.Parallel()
+
+	registry := newFaults(t)
+	pushed := registry.push(t, someContents())
+	dir := t.TempDir()
+	first := spec(t, someContents())
+
+	built, err := osimage.Build(t.Context(), dir, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for field, change := range map[string]func(spec *osimage.BuildSpec){
+		"name":         func(spec *osimage.BuildSpec) { spec.Name = "other" },
+		"variant":      func(spec *osimage.BuildSpec) { spec.Variant = "server" },
+		"architecture": func(spec *osimage.BuildSpec) { spec.Architecture = "arm64" },
+	} {
+		other := first
+		change(&other)
+
+		if _, err := osimage.Build(t.Context(), dir, other); !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: got %v, want a refusal", field, err)
+		}
+
+		elsewhere := t.TempDir()
+		if _, err := osimage.Build(t.Context(), elsewhere, other); err != nil {
+			t.Fatal(err)
+		}
+
+		_, err := registry.client(t).Pull(background(t), pushed.Reference(), elsewhere, nil)
+		if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: got %v for a pull, want a refusal", field, err)
+		}
+	}
+
+	if found, err := osimage.OpenLayout(t.Context(), dir, ""); err != nil || found.Digest() != built.Digest() {
+		t.Errorf("the image is lost: %v", err)
+	}
+}

@@ -20,6 +20,10 @@ func (c *Client) Pull(ctx context.Context, reference, dir string, progress func(
 		return Copied{}, refuseForeign(image.reference)
 	}
 
+	if err := checkReplaced(ctx, dir, image.config); err != nil {
+		return Copied{}, err
+	}
+
 	// What the tag means is not asked again.
 	source, _, err := c.openSource(ctx, Location{Reference: image.reference})
 	if err != nil {
