@@ -182,7 +182,8 @@ func checkReplaced(ctx context.Context, dir string, config Config) error {
 	}
 
 	for _, field := range []struct{ name, there, here string }{
-		{"name", found.config.Name, config.Name}, {"variant", found.config.Variant, config.Variant},
+		{"name", found.config.Name, config.Name},
+		{"variant", found.config.Variant, config.Variant},
 		{"architecture", found.config.Architecture, config.Architecture},
 	} {
 		if field.there != field.here {
