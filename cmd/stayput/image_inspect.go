@@ -53,14 +53,9 @@ that for signatures.`,
 				return err
 			}
 
-			found := inspection{
-				Reference: image.Reference(), Digest: image.Digest(), Config: image.Config(),
-				Inside: lookInside(cmd.Context(), image), Signatures: countSignatures(cmd.Context(), store, image.Digest()),
-			}
-
-			// What it tells of what cannot be read would be wrong.
-			if cmd.Context().Err() != nil {
-				return context.Cause(cmd.Context())
+			found, err := inspect(cmd.Context(), image, store)
+			if err != nil {
+				return err
 			}
 
 			return printAs(cmd.OutOrStdout(), output, found, found.describe)
@@ -71,6 +66,20 @@ that for signatures.`,
 	addOutputFlag(command.Flags(), &output)
 
 	return command
+}
+
+// inspect looks into an image. When it is interrupted, what it would tell of what it could not read is wrong.
+func inspect(ctx context.Context, image *osimage.Image, store trust.Store) (inspection, error) {
+	found := inspection{
+		Reference: image.Reference(), Digest: image.Digest(), Config: image.Config(),
+		Inside: lookInside(ctx, image), Signatures: countSignatures(ctx, store, image.Digest()),
+	}
+
+	if ctx.Err() != nil {
+		return inspection{}, context.Cause(ctx)
+	}
+
+	return found, nil
 }
 
 // signatures finds where an image's signatures are.

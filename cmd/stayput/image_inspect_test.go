@@ -189,3 +189,22 @@ func TestCountSignatures(t *testing.T) {
 		}
 	}
 }
+
+// An interrupted look is no finding.
+func TestInspectEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+
+	dir := builtImage(t)
+
+	image, err := osimage.OpenLayout(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if found, err := inspect(ctx, image, osimage.LayoutSignatures(dir)); !errors.Is(err, context.Canceled) {
+		t.Errorf("found %+v, %v", found, err)
+	}
+}
