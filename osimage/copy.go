@@ -30,6 +30,8 @@ func (l Location) String() string {
 		return l.Reference
 	case l.Tag == "":
 		return l.Dir
+	case isDigest(l.Tag):
+		return l.Dir + "@" + l.Tag
 	default:
 		return l.Dir + ":" + l.Tag
 	}

@@ -92,6 +92,21 @@ func TestCopyRefusesHostileArtifacts(t *testing.T) {
 	}
 }
 
+// A location is shown as it can be given back.
+func TestLocationsAsText(t *testing.T) {
+	t.Parallel()
+
+	digest := "sha256:" + strings.Repeat("0", 64)
+
+	for want, location := range map[string]osimage.Location{
+		"os": {Dir: "os"}, "os:1.1.0": {Dir: "os", Tag: "1.1.0"}, "os@" + digest: {Dir: "os", Tag: digest}, "r.example/os:1": {Reference: "r.example/os:1"},
+	} {
+		if got := location.String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
 func TestCopyLocationsThatCannotBe(t *testing.T) {
 	t.Parallel()
 

@@ -313,24 +313,12 @@ func (l *copiedLayer) Compressed() (io.ReadCloser, error) {
 		return nil, err
 	}
 
-	return &verifiedFile{
-		ReadCloser: &progressReader{ReadCloser: body, progress: l.progress},
-		layer:      &l.uploadedLayer, sum: &countingHash{hash: sha256.New()},
-	}, nil
-}
+	var done int64
 
-// progressReader tells how much of a blob was read.
-type progressReader struct {
-	io.ReadCloser
+	counted := &countedReader{ReadCloser: body, count: func(bytes int64) {
+		done += bytes
+		l.progress(done)
+	}}
 
-	done     int64
-	progress func(done int64)
-}
-
-func (p *progressReader) Read(buffer []byte) (int, error) {
-	n, err := p.ReadCloser.Read(buffer)
-	p.done += int64(n)
-	p.progress(p.done)
-
-	return n, err
+	return &verifiedFile{ReadCloser: counted, layer: &l.uploadedLayer, sum: &countingHash{hash: sha256.New()}}, nil
 }
