@@ -99,7 +99,8 @@ func TestLocationsAsText(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0", 64)
 
 	for want, location := range map[string]osimage.Location{
-		"os": {Dir: "os"}, "os:1.1.0": {Dir: "os", Tag: "1.1.0"}, "os@" + digest: {Dir: "os", Tag: digest}, "r.example/os:1": {Reference: "r.example/os:1"},
+		"os": {Dir: "os"}, "os:1.1.0": {Dir: "os", Tag: "1.1.0"}, "os@" + digest: {Dir: "os", Tag: digest},
+		"r.example/os:1": {Reference: "r.example/os:1"},
 	} {
 		if got := location.String(); got != want {
 			t.Errorf("got %s, want %s", got, want)
