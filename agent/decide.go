@@ -211,10 +211,7 @@ func alreadyThere(w world) (step, bool) {
 
 // triedSpare attributes a spare slot that was tried in vain, when the journal is lost.
 func triedSpare(w world) (step, bool) {
-	attempt, status := w.attempt(), v1alpha1.NodeUpdateStatus{}
-	if w.update != nil {
-		status = w.update.Status
-	}
+	attempt, status := w.attempt(), w.status()
 
 	ours := w.statusArmed(attempt.ID) || (w.gate != nil && w.gate.Attempt == attempt.ID) ||
 		(status.Attempt == attempt.ID && status.Phase == v1alpha1.PhaseStaged)

@@ -55,7 +55,7 @@ func (e *Engine) adopt(_ context.Context, now world, next step) error {
 		state.Attempt = next.attempt
 
 		if now.fresh && now.update != nil {
-			status := now.update.Status
+			status := now.status()
 			state.History = status.History
 			state.Downloaded = max(state.Downloaded, status.Counters.BytesDownloaded)
 			state.Written = max(state.Written, status.Counters.SlotBytesWritten)

@@ -49,9 +49,10 @@ func endedBefore(w world, id string) *v1alpha1.AttemptRecord {
 		return record
 	}
 
-	for i, record := range w.update.Status.History {
+	history := w.status().History
+	for i, record := range history {
 		if record.ID == id {
-			return &w.update.Status.History[i]
+			return &history[i]
 		}
 	}
 
@@ -79,7 +80,7 @@ func recollect(w world, attempt *journal.Attempt) {
 
 // armedBefore notes that the attempt had been armed and the reboot asked for.
 func armedBefore(w world, attempt *journal.Attempt) {
-	status := w.update.Status
+	status := w.status()
 	at, boot := w.now, lostBoot
 
 	// In phase Rebooting the boot ID of the status is that before the reboot; later it is not.

@@ -290,6 +290,31 @@ func TestTheJournalIsLostAtEveryStep(t *testing.T) {
 	}
 }
 
+// The memory that was made anew from the NodeUpdate must do when the next boot cannot see the NodeUpdate.
+func TestTheMachineStopsAgainAfterTheJournalIsLost(t *testing.T) {
+	t.Parallel()
+
+	for name, scenario := range rough() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			steps := len(agenttest.Run(scenario).Machine.Points)
+			scenario.Phase, scenario.Running = "", ""
+			scenario.UnknownAfterBoot = 1
+
+			for lost := range steps {
+				for apart := 1; apart <= 4; apart++ {
+					scenario.Faults = map[int]agenttest.Fault{lost: agenttest.PowerCutAndLose, lost + apart: agenttest.PowerCut}
+
+					for _, problem := range agenttest.Run(scenario).Problems {
+						t.Errorf("%s at step %d, %s %d steps later: %s", agenttest.PowerCutAndLose, lost, agenttest.PowerCut, apart, problem)
+					}
+				}
+			}
+		})
+	}
+}
+
 // Whatever is thrown at the agent, in whatever order, the invariants of agenttest hold.
 func TestRandomSchedules(t *testing.T) {
 	t.Parallel()

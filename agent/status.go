@@ -38,8 +38,8 @@ func statusOf(w world, now step, scheme, version string, rungs []v1alpha1.RungSt
 		if good := w.slots.KnownGood(); good != nil {
 			status.KnownGood = w.slotStatus(*good)
 		}
-	} else if w.update != nil {
-		status.Running, status.KnownGood = w.update.Status.Running, w.update.Status.KnownGood
+	} else {
+		status.Running, status.KnownGood = w.status().Running, w.status().KnownGood
 	}
 
 	attempt := w.attempt()
@@ -167,11 +167,7 @@ func conditionsOf(w world, status v1alpha1.NodeUpdateStatus, rungs []v1alpha1.Ru
 		conditions[i].ObservedGeneration = status.ObservedGeneration
 		conditions[i].LastTransitionTime = metav1.NewTime(w.now)
 
-		if w.update == nil {
-			continue
-		}
-
-		for _, old := range w.update.Status.Conditions {
+		for _, old := range w.status().Conditions {
 			if old.Type == conditions[i].Type && old.Status == conditions[i].Status {
 				conditions[i].LastTransitionTime = old.LastTransitionTime
 			}

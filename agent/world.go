@@ -62,14 +62,24 @@ type staging struct {
 
 func (w world) attempt() *journal.Attempt { return w.journal.Attempt }
 
+// status is what the cluster was shown last, as far as is known: nothing while the NodeUpdate is not known or there is
+// none, as in the first passes after a reboot.
+func (w world) status() v1alpha1.NodeUpdateStatus {
+	if w.update == nil {
+		return v1alpha1.NodeUpdateStatus{}
+	}
+
+	return w.update.Status
+}
+
 // outOfBand is the BMC rung's part about the attempt, nil when there is none.
 func (w world) outOfBand() *v1alpha1.OutOfBandStatus {
-	if w.update == nil || w.attempt() == nil || w.update.Status.OutOfBand == nil ||
-		w.update.Status.OutOfBand.Attempt != w.attempt().ID {
+	outOfBand := w.status().OutOfBand
+	if w.attempt() == nil || outOfBand == nil || outOfBand.Attempt != w.attempt().ID {
 		return nil
 	}
 
-	return w.update.Status.OutOfBand
+	return outOfBand
 }
 
 // wantedRuns tells whether the slot that runs is the attempt's image, and wantedSpare whether the spare one is.
@@ -118,11 +128,12 @@ func (w world) superseded() bool {
 
 // statusArmed tells whether the NodeUpdate's status, which this agent wrote earlier, says that the attempt was armed.
 func (w world) statusArmed(id string) bool {
-	if w.update == nil || w.update.Status.Attempt != id {
+	status := w.status()
+	if status.Attempt != id {
 		return false
 	}
 
-	switch w.update.Status.Phase {
+	switch status.Phase {
 	case v1alpha1.PhaseRebooting, v1alpha1.PhaseProving, v1alpha1.PhaseReporting:
 		return true
 	default:
