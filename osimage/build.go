@@ -32,6 +32,10 @@ type BuildSpec struct {
 	// Name, Version, Variant, Architecture, MinSourceVersion, Scheme and RootHash are those of Config. No scheme means
 	// SchemeDPS.
 	Name, Version, Variant, Architecture, MinSourceVersion, Scheme, RootHash string
+	// ZstdLevel, 1 to 22, has the layers compressed by the program zstd, at this level; ErrInvalid when it is not installed.
+	// 0 means the encoder that is built in, which is about as strong as level 9. A higher one makes layers smaller, and so
+	// what updates fetch, and takes several times as long.
+	ZstdLevel int
 	// Inputs are the contents, by role.
 	Inputs map[Role]Input
 	// Progress, when set, is called with the raw bytes of a content that are done.
@@ -106,6 +110,11 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err e
 		return nil, err
 	}
 
+	program, err := zstdProgram(spec.ZstdLevel)
+	if err != nil {
+		return nil, err
+	}
+
 	target, err := openFolder(dir)
 	if err != nil {
 		return nil, err
@@ -123,7 +132,7 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err e
 			continue
 		}
 
-		content, err := addContent(ctx, target, role, input, spec.Progress)
+		content, err := addContent(ctx, target, role, input, program, spec.Progress)
 		if err != nil {
 			return nil, fmt.Errorf("adding %s from %s: %w", role, input.Name, err)
 		}
@@ -142,6 +151,26 @@ func Build(ctx context.Context, dir string, spec BuildSpec) (image *Image, err e
 	}
 
 	return OpenLayout(ctx, dir, digest.String())
+}
+
+// zstdProgram finds the program, nil for level 0.
+func zstdProgram(level int) (*chunk.Program, error) {
+	if level == 0 {
+		return nil, nil //nolint:nilnil // The built-in encoder has no program.
+	}
+
+	program, err := chunk.FindProgram(level)
+	subject, without := fmt.Sprintf("zstd level %d", level), ", or leave it out for the encoder that is built in"
+
+	switch {
+	case errors.Is(err, chunk.ErrLevel):
+		return nil, invalid(subject, "there is no such level",
+			fmt.Sprintf("give one of %d to %d%s", chunk.LeastLevel, chunk.GreatestLevel, without))
+	case errors.Is(err, chunk.ErrNoProgram):
+		return nil, invalid(subject, err.Error(), "install it"+without)
+	default:
+		return program, err
+	}
 }
 
 // checkSpec refuses what cannot become an image before anything is read in full.
@@ -165,7 +194,7 @@ func checkSpec(config Config, inputs map[Role]Input) error {
 
 // addContent compresses an input into a blob of the layout.
 func addContent(
-	ctx context.Context, target *folder, role Role, from Input, progress func(Role, int64, int64),
+	ctx context.Context, target *folder, role Role, from Input, program *chunk.Program, progress func(Role, int64, int64),
 ) (content Content, err error) {
 	input, err := from.Open(ctx)
 	if err != nil {
@@ -179,7 +208,7 @@ func addContent(
 		return Content{}, fmt.Errorf("making a blob: %w", err)
 	}
 
-	result, err := compress(ctx, input, output, from.Size, func(done int64) {
+	result, err := compress(ctx, input, output, from.Size, program, func(done int64) {
 		if progress != nil {
 			progress(role, done, from.Size)
 		}
@@ -227,7 +256,7 @@ func addContent(
 
 // compress makes a layer and its chunk index. An input that is longer than its size is read one byte further only.
 func compress(
-	ctx context.Context, input io.Reader, output io.Writer, size int64, progress func(done int64),
+	ctx context.Context, input io.Reader, output io.Writer, size int64, program *chunk.Program, progress func(done int64),
 ) (chunk.Result, error) {
 	head := make([]byte, min(size, chunk.HeadSize))
 
@@ -239,7 +268,7 @@ func compress(
 	head = head[:count]
 
 	return chunk.Encode(ctx, io.LimitReader(io.MultiReader(bytes.NewReader(head), input), size+1), output, chunk.Options{
-		Params: chunk.ParamsFor(head, size), Progress: progress,
+		Params: chunk.ParamsFor(head, size), Program: program, Progress: progress,
 		Concurrency: int(min(int64(runtime.GOMAXPROCS(0)), maxEncoders, 1+size/bytesPerEncoder)),
 	})
 }

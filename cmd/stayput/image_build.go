@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/stayput-dev/stayput/osimage"
 	"github.com/stayput-dev/stayput/osimage/gardenlinux"
@@ -56,6 +57,8 @@ Before anything is written, the file system is read and compared with its hash t
 	flags.StringVar(&spec.RootHash, "root-hash", "", "the dm-verity root hash, as veritysetup prints it")
 	flags.StringVar(&spec.MinSourceVersion, "min-source-version", "",
 		"the oldest `VERSION` that can be updated to this one in place")
+
+	addZstdLevel(flags, &spec.ZstdLevel)
 
 	files := map[osimage.Role]*roleFile{}
 	for role, use := range roleUses() {
@@ -106,6 +109,11 @@ Before anything is written, the file system is read and compared with its hash t
 	}
 
 	return command
+}
+
+func addZstdLevel(flags *pflag.FlagSet, level *int) {
+	flags.IntVar(level, "zstd-level", 0, "compress with the program zstd at this `LEVEL`, 1 to 22, for updates that fetch less: "+
+		"19 takes several times as long (default: the encoder that is built in)")
 }
 
 // checkUKI refuses what every node would refuse (reason ImageInvalid), or could not start. It takes the variant from it,

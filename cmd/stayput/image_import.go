@@ -25,6 +25,7 @@ type importFlags struct {
 	// kernel belongs to a Flatcar update, release to Garden Linux.
 	kernel, release string
 	tempDir         string
+	zstdLevel       int
 }
 
 func newImageImportCommand() *cobra.Command {
@@ -64,6 +65,7 @@ Loose files become an image with "stayput image build". The same source gives th
 	flags.StringVar(&given.kernel, "kernel", "", "`FILE` with the kernel of a Flatcar update that has none")
 	flags.StringVar(&given.release, "release", "", "Garden Linux's os-release `FILE` (default: NAME.release beside NAME.uki, if it is there)")
 	given.registry.addCname(flags)
+	addZstdLevel(flags, &given.zstdLevel)
 	flags.StringVar(&given.tempDir, "temp-dir", "", "`FOLDER` for what a compressed source unpacks to (default: the system's)")
 
 	return command
@@ -86,7 +88,7 @@ func (f *importFlags) run(cmd *cobra.Command, path, folder string) (err error) {
 	}
 
 	spec := parts.Spec()
-	spec.MinSourceVersion = f.minSourceVersion
+	spec.MinSourceVersion, spec.ZstdLevel = f.minSourceVersion, f.zstdLevel
 	spec.Progress = func(role osimage.Role, done, total int64) { bars.show(string(role), done, total) }
 
 	image, err := osimage.Build(cmd.Context(), folder, spec)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -15,9 +16,9 @@ import (
 // ours encodes the new image at each setting and plans with the old one as the only seed: a running slot beside an empty
 // spare one.
 func ours(ctx context.Context, m *measuring) ([]row, error) {
-	ok, level := zstd.EncoderLevelFromString(m.level)
-	if !ok {
-		return nil, fmt.Errorf("%w: level %s", errUnknown, m.level)
+	program, level, err := encoderOf(m.level)
+	if err != nil {
+		return nil, err
 	}
 
 	var rows []row
@@ -31,7 +32,7 @@ func ours(ctx context.Context, m *measuring) ([]row, error) {
 		for _, frame := range m.frames {
 			for _, gain := range m.gains {
 				some, err := m.ours(ctx, chunk.Options{
-					Params: params, Frame: frame, Gain: gain, Level: level, Concurrency: runtime.GOMAXPROCS(0),
+					Params: params, Frame: frame, Gain: gain, Level: level, Program: program, Concurrency: runtime.GOMAXPROCS(0),
 				})
 				if err != nil {
 					return nil, err
@@ -43,6 +44,22 @@ func ours(ctx context.Context, m *measuring) ([]row, error) {
 	}
 
 	return rows, nil
+}
+
+// encoderOf takes the name of a level of the built-in encoder, or the number of one of the program zstd.
+func encoderOf(text string) (*chunk.Program, zstd.EncoderLevel, error) {
+	if number, err := strconv.Atoi(text); err == nil {
+		program, err := chunk.FindProgram(number)
+
+		return program, 0, err
+	}
+
+	ok, level := zstd.EncoderLevelFromString(text)
+	if !ok {
+		return nil, 0, fmt.Errorf("%w: level %s", errUnknown, text)
+	}
+
+	return nil, level, nil
 }
 
 func (m *measuring) ours(ctx context.Context, options chunk.Options) ([]row, error) {

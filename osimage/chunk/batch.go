@@ -1,6 +1,9 @@
 package chunk
 
 import (
+	"context"
+	"errors"
+
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -78,7 +81,7 @@ func (b *batch) endGroup() {
 }
 
 // compress makes the frames and the ids.
-func (b *batch) compress(packer *packer) {
+func (b *batch) compress(ctx context.Context, packer *packer) (err error) {
 	raw, lengths := b.raw, b.lengths
 
 	for _, group := range b.groups {
@@ -92,7 +95,12 @@ func (b *batch) compress(packer *packer) {
 			}
 
 			before := len(b.packed)
-			b.packed = packer.encoder.EncodeAll(raw[:size], b.packed)
+
+			b.packed, err = packer.compress(ctx, raw[:size], b.packed)
+			if err != nil {
+				return err
+			}
+
 			b.frames = append(b.frames, packedFrame{packed: len(b.packed) - before, raw: size, chunks: chunks})
 
 			for _, length := range left[:chunks] {
@@ -103,6 +111,8 @@ func (b *batch) compress(packer *packer) {
 			left = left[chunks:]
 		}
 	}
+
+	return nil
 }
 
 func sum(lengths []int) int {
@@ -121,6 +131,8 @@ func sum(lengths []int) int {
 // of its own file than after strangers; so a chunk joins the frame only when it saves enough by that. Where joining saves
 // nothing, in what is compressed already, each chunk has a frame of its own.
 type packer struct {
+	// program compresses, or else encoder.
+	program *Program
 	encoder *zstd.Encoder
 	// trial is a fast encoder that only measures.
 	trial *zstd.Encoder
@@ -128,6 +140,23 @@ type packer struct {
 	// compressed size.
 	size, gain int
 	scratch    []byte
+}
+
+func (p *packer) compress(ctx context.Context, raw, packed []byte) ([]byte, error) {
+	if p.program != nil {
+		return p.program.compress(ctx, raw, packed)
+	}
+
+	return p.encoder.EncodeAll(raw, packed), nil
+}
+
+func (p *packer) close() error {
+	err := p.trial.Close()
+	if p.encoder != nil {
+		err = errors.Join(err, p.encoder.Close())
+	}
+
+	return err
 }
 
 // fill returns the raw size and the number of the first chunks that shall be one frame.

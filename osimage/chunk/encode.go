@@ -37,6 +37,8 @@ type Options struct {
 	// many machines. It has 36 MiB of tables for each goroutine. The next one needs two thirds of the time, and makes layers 3
 	// to 5 % larger.
 	Level zstd.EncoderLevel
+	// Program, when set, compresses in place of the built-in encoder. Where the frames end does not depend on it.
+	Program *Program
 	// Concurrency is the number of goroutines that compress. 0 means 1. The result does not depend on it.
 	Concurrency int
 	// Progress, when set, is called with the number of raw bytes that are written.
@@ -65,7 +67,7 @@ func Encode(ctx context.Context, input io.Reader, output io.Writer, options Opti
 	}
 
 	err = encoding.run(ctx, input)
-	if err := errors.Join(err, encoding.packer.encoder.Close(), encoding.packer.trial.Close()); err != nil {
+	if err := errors.Join(err, encoding.packer.close()); err != nil {
 		return Result{}, err
 	}
 
@@ -107,12 +109,7 @@ func newEncoding(output io.Writer, options Options) (*encoding, error) {
 		return nil, err
 	}
 
-	encoder, err := newEncoder(options.Level, options.Concurrency)
-	if err != nil {
-		return nil, err
-	}
-
-	trial, err := newEncoder(zstd.SpeedFastest, options.Concurrency)
+	packer, err := newPacker(options)
 	if err != nil {
 		return nil, err
 	}
@@ -126,10 +123,25 @@ func newEncoding(output io.Writer, options Options) (*encoding, error) {
 
 	return &encoding{
 		options: options, chunker: chunker, output: output, raw: sha256.New(), layer: sha256.New(),
-		packer: packer{encoder: encoder, trial: trial, size: options.Frame, gain: options.Gain},
-		table:  table, finished: finished, index: newIndex(options.Params, 0, 0),
+		packer: packer, table: table, finished: finished, index: newIndex(options.Params, 0, 0),
 		spare: make(chan *batch, 2*options.Concurrency+2),
 	}, nil
+}
+
+func newPacker(options Options) (packer, error) {
+	result := packer{program: options.Program, size: options.Frame, gain: options.Gain}
+
+	var err error
+
+	if result.program == nil {
+		if result.encoder, err = newEncoder(options.Level, options.Concurrency); err != nil {
+			return packer{}, err
+		}
+	}
+
+	result.trial, err = newEncoder(zstd.SpeedFastest, options.Concurrency)
+
+	return result, err
 }
 
 func newEncoder(level zstd.EncoderLevel, concurrency int) (*zstd.Encoder, error) {
@@ -169,7 +181,10 @@ func (e *encoding) run(ctx context.Context, input io.Reader) error {
 
 		group.Go(func() error {
 			for work := range todo {
-				work.compress(&packer)
+				if err := work.compress(ctx, &packer); err != nil {
+					return err
+				}
+
 				close(work.done)
 			}
 
