@@ -1,2 +1,2 @@
-// Package layout holds the test that keeps the rule of who may import whom.
+// Package layout holds the tests of what the repository may be made of: who imports whom, and which programs tests start.
 package layout
