@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/diskfs/go-diskfs/partition/gpt"
@@ -188,7 +189,7 @@ func badQCOW2(name string, offset int, format string, values ...any) error {
 func (f *diskFile) holds(ctx context.Context, config osimage.Config) (bool, error) {
 	switch config.Scheme {
 	case osimage.SchemeDPS:
-		return f.hasPartition(config), nil
+		return f.hasPartitions(ctx, config)
 	case osimage.SchemeGPTPrio:
 		return f.hasKernel(ctx, config)
 	default:
@@ -196,18 +197,58 @@ func (f *diskFile) holds(ctx context.Context, config osimage.Config) (bool, erro
 	}
 }
 
-// hasPartition looks for a partition for the architecture whose UUID is the first half of the root hash.
-func (f *diskFile) hasPartition(config osimage.Config) bool {
+// hasPartitions looks for the partitions of the image by their types and by their UUIDs, which are the halves of the root
+// hash. What is found by that must have the image's bytes: a machine whose disk has others would not get through its first
+// boot.
+func (f *diskFile) hasPartitions(ctx context.Context, config osimage.Config) (bool, error) {
 	kinds := typesOf(config.Architecture)
+	data, verity := uuidOf(config.RootHash[:32]), uuidOf(config.RootHash[32:])
 
-	for _, partition := range f.table.Partitions {
-		isData := strings.EqualFold(partition.Type, string(kinds.usr)) || strings.EqualFold(partition.Type, string(kinds.root))
-		if isData && strings.EqualFold(partition.UUID, uuidOf(config.RootHash[:32])) {
-			return true
+	for _, of := range []struct {
+		role osimage.Role
+		kind gpt.Type
+		uuid string
+	}{
+		{osimage.RoleUSR, kinds.usr, data}, {osimage.RoleUSRVerity, kinds.usrVerity, verity},
+		{osimage.RoleRoot, kinds.root, data}, {osimage.RoleRootVerity, kinds.rootVerity, verity},
+	} {
+		content, ok := config.Content(of.role)
+		if !ok {
+			continue
+		}
+
+		at := slices.IndexFunc(f.table.Partitions, func(partition rawdisk.Partition) bool {
+			return strings.EqualFold(partition.Type, string(of.kind)) && strings.EqualFold(partition.UUID, of.uuid)
+		})
+		if at < 0 {
+			return false, nil
+		}
+
+		if err := f.compare(ctx, f.table.Partitions[at], content); err != nil {
+			return false, err
 		}
 	}
 
-	return false
+	return true, nil
+}
+
+// compare refuses a partition that is said to hold a content and does not.
+func (f *diskFile) compare(ctx context.Context, partition rawdisk.Partition, content osimage.Content) error {
+	sum, err := sumOfSection(ctx, f.table.Section(partition, content.RawSize))
+	if err != nil {
+		return fmt.Errorf("reading partition %d of %s: %w", partition.Number, f.Name(), err)
+	}
+
+	if got := "sha256:" + sum; got != content.RawDigest {
+		return &osimage.Error{
+			Kind: osimage.ErrWrongDigest, Subject: f.Name(),
+			Detail: fmt.Sprintf("partition %d has the UUID of the image's %s, but its first %d bytes have the digest %s, not %s",
+				partition.Number, content.Role, content.RawSize, got, content.RawDigest),
+			Fix: "make the disk again with `stayput image disk`, or fetch the vendor's again",
+		}
+	}
+
+	return nil
 }
 
 // hasUKI looks on the ESP for a UKI with the name, version and architecture of the image. Its bytes are not compared: the

@@ -1,6 +1,7 @@
 package disk_test
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"os"
@@ -375,6 +376,50 @@ func TestPublishRefuses(t *testing.T) {
 		server.Address+"/"+repository+"@"+amd64.Digest())
 	if !errors.Is(err, osimage.ErrInvalid) || !strings.Contains(err.Error(), "name a tag") {
 		t.Errorf("to a digest: %v", err)
+	}
+}
+
+// A partition that says by its UUID that it is the image's must have its bytes.
+func TestPublishReadsTheSlots(t *testing.T) {
+	t.Parallel()
+
+	server := registrytest.Start(t)
+	image := labos(t, "amd64", rootHash)
+
+	for role, content := range usrContents() {
+		raw, _ := diskOf(t, image, disk.Options{})
+
+		whole, err := os.ReadFile(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		at := bytes.Index(whole, content)
+		if at < 0 {
+			continue // In the file system of the ESP it may be in pieces; the vendor's may be another one there.
+		}
+
+		whole[at+len(content)-1] ^= 1
+		if err := os.WriteFile(raw, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		packed := filepath.Join(t.TempDir(), "disk.qcow2")
+		run(t, "qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", raw, packed)
+
+		for _, path := range []string{raw, packed} {
+			_, err = disk.Publish(t.Context(), client(t, server), disk.Publication{Images: []*osimage.Image{image}, Disks: []string{path}},
+				server.Address+"/"+repository+":1.0.0")
+
+			switch {
+			case role != osimage.RoleUSR && role != osimage.RoleUSRVerity:
+				if err != nil {
+					t.Errorf("%s is not of the slot: %v", role, err)
+				}
+			case !errors.Is(err, osimage.ErrWrongDigest) || !strings.Contains(err.Error(), "image's "+string(role)+","):
+				t.Errorf("with another %s in %s: %v", role, filepath.Base(path), err)
+			}
+		}
 	}
 }
 
