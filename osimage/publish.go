@@ -63,43 +63,67 @@ func (c *Client) parseTag(reference string) (name.Reference, error) {
 }
 
 // PushIndex puts an index under "registry/repository:tag", with those images of it that the registry has not, and
-// returns the reference that names exactly this index. The images come first and get no tag, so the tag never names a
+// returns the reference that names exactly this index, and the digest that the tag named before, "" when it was not there
+// or named the same. The images come first and get no tag, so the tag never names a
 // part of it. It is safe to call again: what arrived is not sent again, and an index that is there already is left
 // alone. Progress, when set, is called with the bytes of the layers.
 func (c *Client) PushIndex(
 	ctx context.Context, reference string, index v1.ImageIndex, progress func(done, total int64),
-) (string, error) {
+) (pushed, replaced string, err error) {
 	parsed, err := c.parseTag(reference)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 
 	digest, err := index.Digest()
 	if err != nil {
-		return "", fmt.Errorf("preparing the index: %w", err)
+		return "", "", fmt.Errorf("preparing the index: %w", err)
 	}
 
-	if err := c.pushAll(ctx, parsed, index, progress); err != nil {
-		return "", fmt.Errorf("pushing the index: %w", err) // the cause names the reference, or a file
+	replaced, err = c.pushAll(ctx, parsed, index, progress)
+	if err != nil {
+		return "", "", fmt.Errorf("pushing the index: %w", err) // the cause names the reference, or a file
 	}
 
-	return parsed.Context().Name() + "@" + digest.String(), nil
+	if replaced == digest.String() {
+		replaced = ""
+	}
+
+	return parsed.Context().Name() + "@" + digest.String(), replaced, nil
 }
 
-// pushAll sends an index with all that it names, and tries again what fails for now.
+// pushAll sends an index with all that it names, and tries again what fails for now. It returns the digest that the reference
+// named when it was called, "" for none.
 func (c *Client) pushAll(
 	ctx context.Context, reference name.Reference, what remote.Taggable, progress func(done, total int64),
-) error {
+) (before string, err error) {
 	host, err := c.pushTarget(reference.Context().Registry)
 	if err != nil {
-		return err
+		return "", err
 	}
 
-	return c.retry.do(ctx, reference.Name(), func(ctx context.Context) error {
-		return host.authorized(ctx, c.keychain, host.repository(reference.Context()),
-			[]string{reference.Scope(transport.PushScope)}, func(session http.RoundTripper) error {
-				return c.push(ctx, session, within(host.repository(reference.Context()), reference.Identifier()), what, progress)
-			})
+	there := within(host.repository(reference.Context()), reference.Identifier())
+	try := func(work func(ctx context.Context, session http.RoundTripper) error) error {
+		return c.retry.do(ctx, reference.Name(), func(ctx context.Context) error {
+			return host.authorized(ctx, c.keychain, there.Context(), []string{reference.Scope(transport.PushScope)},
+				func(session http.RoundTripper) error { return work(ctx, session) })
+		})
+	}
+
+	err = try(func(ctx context.Context, session http.RoundTripper) error {
+		found, err := remote.Head(there, writeOptions(ctx, session)...)
+		if err == nil {
+			before = found.Digest.String()
+		}
+
+		return err
+	})
+	if ignoreNotFound(err) != nil {
+		return "", err
+	}
+
+	return before, try(func(ctx context.Context, session http.RoundTripper) error {
+		return c.push(ctx, session, there, what, progress)
 	})
 }
 

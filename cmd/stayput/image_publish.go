@@ -27,12 +27,13 @@ same name is "oci://REGISTRY/REPOSITORY:TAG" in a BareMetalHost, and REGISTRY/RE
 other commands, which choose the image from it. An IMAGE is a folder, or an image that is in a registry already.
 
 A disk is what "stayput image disk" has made from the image, or the vendor's disk of Flatcar or Garden Linux; raw or
-QCOW2, at most one of each for an architecture. A disk that does not hold the image is refused. Disks for sectors of
-4096 bytes need a tag of their own.
+QCOW2, at most one of each for an architecture. A disk that does not hold the image is refused; file systems and their
+hash trees are compared byte for byte. Disks for sectors of 4096 bytes need a tag of their own.
 
 The images keep their signatures, and the index has none yet: "stayput image sign" signs all of it.
 
-It may be called again: what the registry has is not sent again, and the same images and disks give the same index.`,
+It may be called again: what the registry has is not sent again, and the same images and disks give the same index. With
+others the tag names only those afterwards, also when disks are left out, and what it named before is told.`,
 		Example: `  stayput image publish ./image registry.example/os/node:1.0.0 --disk node.raw --disk node.qcow2
   stayput image publish ./amd64 ./arm64 registry.example/os/node:1.0.0 --disk amd64.qcow2 --disk arm64.qcow2`,
 		Args: takes(cobra.MinimumNArgs(2)), //nolint:mnd // an image and a reference
@@ -80,7 +81,13 @@ It may be called again: what the registry has is not sent again, and the same im
 func describePublished(out io.Writer, published disk.Published) {
 	repository, _, _ := strings.Cut(published.Reference, "@")
 
-	_, _ = fmt.Fprintf(out, "%s\n\nARCH\tWHAT\tSIZE MiB\tREFERENCE\n", published.Reference)
+	_, _ = fmt.Fprintf(out, "%s\n", published.Reference)
+
+	if published.Replaced != "" {
+		_, _ = fmt.Fprintf(out, "The tag named something else before: %s@%s\n", repository, published.Replaced)
+	}
+
+	_, _ = fmt.Fprintf(out, "\nARCH\tWHAT\tSIZE MiB\tREFERENCE\n")
 
 	for _, entry := range published.Entries {
 		what, scheme := "image", ""

@@ -59,6 +59,22 @@ func TestImagePublish(t *testing.T) {
 		t.Errorf("publishing again printed\n%s", again)
 	}
 
+	// Without a disk the tag names less than before, and the command tells what that was.
+	before, _, _ := strings.Cut(text, "\n")
+	fewer := append([]string{"image", "publish", layout, reference, "--disk", packed}, access...)
+
+	if out := mustRun(t, fewer...); !strings.Contains(out, "\nThe tag named something else before: "+before+"\n") {
+		t.Errorf("publishing without a disk printed\n%s", out)
+	}
+
+	var published disk.Published
+
+	out := mustRun(t, append(publish, "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), &published); err != nil || published.Reference != before || published.Replaced == "" ||
+		strings.HasSuffix(before, published.Replaced) {
+		t.Errorf("publishing with all disks once more printed %s, %v", out, err)
+	}
+
 	inspect := append([]string{"image", "inspect", reference, "--arch", "amd64"}, access...)
 	if text := mustRun(t, inspect...); !strings.Contains(text, testRootHash) {
 		t.Errorf("image inspect printed\n%s", text)

@@ -64,8 +64,10 @@ type Entry struct {
 // Published is what a tag names afterwards.
 type Published struct {
 	// Reference names exactly this index: "repository@sha256:…".
-	Reference string  `json:"reference"`
-	Entries   []Entry `json:"entries"`
+	Reference string `json:"reference"`
+	// Replaced is the digest that the tag named before, "" when it was not there or named the same.
+	Replaced string  `json:"replaced,omitempty"`
+	Entries  []Entry `json:"entries"`
 }
 
 // entry is an Entry before it is sent.
@@ -119,7 +121,7 @@ func Publish(
 		}
 	}
 
-	published.Reference, err = client.PushIndex(ctx, reference, index, what.of(indexPart))
+	published.Reference, published.Replaced, err = client.PushIndex(ctx, reference, index, what.of(indexPart))
 	if err != nil {
 		return Published{}, err
 	}
