@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -51,6 +52,10 @@ func classify(ctx context.Context, subject string, err error) error {
 		return statusError(subject, answer.StatusCode, answer)
 	case hasNetwork && errors.Is(network, http.ErrSchemeMismatch):
 		return plainHTTPRefused(redact(network).url)
+	case hasNetwork && isNoSuchHost(network):
+		return &Error{
+			Kind: ErrTransient, Subject: subject, Err: redact(network), Fix: "check how the host is written, and this machine's DNS",
+		}
 	case hasNetwork:
 		return &Error{Kind: ErrTransient, Subject: subject, Err: redact(network), Fix: fixLater}
 	case errors.As(err, &typed):
@@ -58,6 +63,13 @@ func classify(ctx context.Context, subject string, err error) error {
 	default:
 		return &Error{Kind: ErrTransient, Subject: subject, Err: err, Fix: fixLater}
 	}
+}
+
+// isNoSuchHost tells whether the DNS knows that there is no host of that name.
+func isNoSuchHost(err error) bool {
+	lookup, ok := errors.AsType[*net.DNSError](err)
+
+	return ok && lookup.IsNotFound
 }
 
 const fixLater = "check the network and the registry, then try again"

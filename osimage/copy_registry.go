@@ -147,9 +147,6 @@ func (r *registryStore) referrers(ctx context.Context, digest string) (found []v
 	return found, ignoreNotFound(err)
 }
 
-// reachTries is how often hosts are tried that cannot be reached, when an answer without them will do.
-const reachTries = 4
-
 // optional asks for what need not be there, until a host has it. When a host does not have it, or may be asked for digests
 // only, those that cannot be reached do not matter in the end: behind an air gap nobody else is there. Silent tells of that.
 func (r *registryStore) optional(

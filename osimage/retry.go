@@ -22,6 +22,9 @@ const (
 	defaultFirstPause = time.Second
 	defaultMaxPause   = 30 * time.Second
 	defaultStallAfter = time.Minute
+	// reachTries is how often a host is tried whose name nobody knows, which is rather misspelt than not there yet, and one
+	// that cannot be reached when an answer without it will do.
+	reachTries = 4
 	// jitter is the share of a pause that is random, so that a fleet does not come back at the same moment.
 	jitter = 0.2
 )
@@ -50,7 +53,12 @@ func (r Retry) do(ctx context.Context, subject string, work func(ctx context.Con
 // pause waits after a number of failures in a row, or longer when a registry asked for that. It returns the error that
 // ends it all when there is no try left.
 func (r Retry) pause(ctx context.Context, failures int, cause error) error {
-	if failures >= r.Tries {
+	tries := r.Tries
+	if isNoSuchHost(cause) {
+		tries = min(tries, reachTries)
+	}
+
+	if failures >= tries {
 		return fmt.Errorf("giving up after %d tries: %w", failures, cause)
 	}
 

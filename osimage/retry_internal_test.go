@@ -1,7 +1,13 @@
 package osimage
 
 import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -27,4 +33,35 @@ func TestPausesGrowAndAreBounded(t *testing.T) {
 			t.Fatalf("the pause after %d failures is %s, want between 80 %% and all of %s", failures, got, whole)
 		}
 	})
+}
+
+// A name that the DNS does not know is rather misspelt than not there yet; a host that does not answer may be restarting.
+func TestHostsThatCannotBeReached(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		cause       error
+		tries       int
+		least, most time.Duration
+		says        string
+	}{
+		"no such host": {&net.DNSError{Err: "no such host", Name: "registry.exmaple", IsNotFound: true}, 4, 5 * time.Second, 7 * time.Second, "how the host is written"},
+		"no answer":    {&net.DNSError{Err: "i/o timeout", Name: "registry.example", IsTimeout: true}, 8, time.Minute, 2 * time.Minute, "try again"},
+		"refused":      {errors.New("connection refused"), 8, time.Minute, 2 * time.Minute, "try again"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start, tries := time.Now(), 0
+
+			err := defaultRetry().do(t.Context(), "registry.example/os:1", func(context.Context) error {
+				tries++
+
+				return &url.Error{Op: "Get", URL: "https://registry.example/v2/", Err: &net.OpError{Op: "dial", Net: "tcp", Err: test.cause}}
+			})
+
+			took := time.Since(start)
+			if !IsTransient(err) || !strings.Contains(err.Error(), test.says) || tries != test.tries || took < test.least || took > test.most {
+				t.Errorf("%s: %d tries in %s: %v", name, tries, took, err)
+			}
+		})
+	}
 }
