@@ -1,8 +1,8 @@
 package machine
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,28 +22,17 @@ const (
 const (
 	qemuProgram = "/usr/bin/qemu-system-x86_64"
 
-	probeWait = 20 * time.Second
-	// probeExit is what QEMU ends with when the guest writes 0x10 to isa-debug-exit: (value << 1) | 1.
-	probeExit = 0x10<<1 | 1
-
-	sectorSize = 512
+	// probeWait is more than the firmware needs under emulation, on a busy machine.
+	probeWait = 2 * time.Minute
+	probePoll = 100 * time.Millisecond
+	// firmwareLine is in what the firmware writes when it has set up the machine and looks for something to boot.
+	firmwareLine = "BdsDxe"
+	// guestStopped is what QEMU says when KVM cannot go on with a guest. It then keeps the guest for whoever looks into it.
+	guestStopped = "KVM internal error"
 )
 
-// probeCode is a boot sector that writes 0x10 to port 0xf4 and halts.
-func probeCode() []byte {
-	sector := make([]byte, sectorSize)
-	copy(sector, []byte{
-		0xb0, 0x10, // mov al, 0x10
-		0xe6, 0xf4, // out 0xf4, al
-		0xf4,       // hlt
-		0xeb, 0xfd, // jmp to the hlt
-	})
-	copy(sector[sectorSize-2:], []byte{0x55, 0xaa}) // what makes it a boot sector
-
-	return sector
-}
-
-// Detect tells which acceleration works here. It runs a guest: on some machines /dev/kvm opens, and guests stop at once.
+// Detect tells which acceleration works here. It runs a guest: on some machines /dev/kvm opens, and guests stop at once, or
+// as soon as the firmware does what a nested hypervisor cannot emulate.
 func Detect(ctx context.Context) (Acceleration, error) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		return Emulation, nil //nolint:nilerr // without the device there is no acceleration, which is an answer
@@ -57,7 +46,7 @@ func Detect(ctx context.Context) (Acceleration, error) {
 	return KVM, nil
 }
 
-// Probe tells whether a guest of one instruction runs to its end under the acceleration.
+// Probe tells whether the machines' firmware comes up under the acceleration.
 func Probe(ctx context.Context, acceleration Acceleration) (bool, error) {
 	dir, err := os.MkdirTemp("", "stayput-lab-probe-")
 	if err != nil {
@@ -65,27 +54,66 @@ func Probe(ctx context.Context, acceleration Acceleration) (bool, error) {
 	}
 	defer os.RemoveAll(dir)
 
-	disk := filepath.Join(dir, "boot.img")
-	if err := os.WriteFile(disk, probeCode(), fileMode); err != nil {
-		return false, fmt.Errorf("writing the probe: %w", err)
+	variables, err := os.ReadFile(firmwareVars)
+	if err != nil {
+		return false, fmt.Errorf("reading the firmware's variables: %w; is the Debian package ovmf installed?", err)
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	ours, console := filepath.Join(dir, "vars.fd"), filepath.Join(dir, "console.log")
+	if err := os.WriteFile(ours, variables, fileMode); err != nil { //nolint:gosec // in a new folder of our own
+		return false, fmt.Errorf("writing the firmware's variables: %w", err)
+	}
+
+	messages, err := os.Create(filepath.Join(dir, "qemu.log"))
+	if err != nil {
+		return false, fmt.Errorf("making a log for the probe: %w", err)
+	}
+	defer messages.Close()
+
+	limited, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
 
 	accelerator := map[Acceleration]string{KVM: "kvm", Emulation: "tcg"}[acceleration]
+	command := exec.CommandContext(limited, qemuProgram, "-accel", accelerator, "-cpu", "max", "-machine", "q35", "-m", "256",
+		"-nodefaults", "-display", "none", "-serial", "file:"+console,
+		"-drive", "if=pflash,format=raw,readonly=on,file="+firmwareCode, "-drive", "if=pflash,format=raw,file="+ours)
+	command.Stderr = messages
 
-	err = exec.CommandContext(ctx, qemuProgram, "-accel", accelerator, "-cpu", "max", "-machine", "pc", "-m", "64",
-		"-nodefaults", "-display", "none", "-no-reboot", "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
-		"-drive", "file="+disk+",format=raw,if=ide").Run()
-
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode() == probeExit, nil // a guest that hangs is killed at the deadline: exit code -1
-	}
-
-	if err != nil {
+	if err := command.Start(); err != nil {
 		return false, fmt.Errorf("running the probe: %w; is the Debian package qemu-system-x86 installed?", err)
 	}
 
-	return false, nil
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		_ = command.Wait() // it is killed, or could not run: what it has written tells
+	}()
+
+	defer func() {
+		cancel()
+		<-ended
+	}()
+
+	return cameUp(ctx, ended, console, messages.Name())
+}
+
+// cameUp waits until the firmware has written its line, or QEMU has given up.
+func cameUp(ctx context.Context, ended <-chan struct{}, console, messages string) (bool, error) {
+	for {
+		if written, err := os.ReadFile(console); err == nil && bytes.Contains(written, []byte(firmwareLine)) {
+			return true, nil
+		}
+
+		if said, err := os.ReadFile(messages); err == nil && bytes.Contains(said, []byte(guestStopped)) {
+			return false, nil
+		}
+
+		select {
+		case <-ended: // also at the deadline
+			return false, ctx.Err()
+		case <-time.After(probePoll):
+		}
+	}
 }

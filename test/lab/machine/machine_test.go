@@ -19,7 +19,7 @@ import (
 // firmwareWait is how long emulated firmware may take to its first line on the console, on a busy machine.
 const firmwareWait = 2 * time.Minute
 
-func TestTheProbeTellsAGuestThatRuns(t *testing.T) {
+func TestTheProbeTellsAFirmwareThatComesUp(t *testing.T) {
 	t.Parallel()
 
 	works, err := machine.Probe(t.Context(), machine.Emulation)
