@@ -71,7 +71,8 @@ func (m *measuring) flags(command *cobra.Command) {
 	flags.IntSliceVar(&m.frames, "frame", []int{chunk.DefaultFrame}, "frame sizes to try, in raw bytes")
 	flags.IntSliceVar(&m.gains, "gain", []int{0}, "what a chunk must save to join a frame, to try, in percent")
 	flags.Int64SliceVar(&m.gaps, "gap", []int64{chunk.DefaultRequestCost}, "gaps to try, in bytes, -1 for none")
-	flags.StringVar(&m.level, "level", "best", "effort of the zstd encoder: fastest, default, better, best (as stayput image build), or a number for the program zstd")
+	flags.StringVar(&m.level, "level", "best", "effort of the zstd encoder: fastest, default, better, best (as stayput image build), "+
+		"or a number for the program zstd")
 	flags.StringVar(&m.work, "work", os.TempDir(), "a directory for other programs' files, as large as all images")
 }
 

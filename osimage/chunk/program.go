@@ -14,8 +14,9 @@ import (
 
 const (
 	zstdProgram = "zstd"
-	// LeastLevel and GreatestLevel are those of the zstd program (zstd(1), "-#" and "--ultra").
-	LeastLevel    = 1
+	// LeastLevel is the lowest of the zstd program's levels (zstd(1)).
+	LeastLevel = 1
+	// GreatestLevel is the highest one, with "--ultra".
 	GreatestLevel = 22
 	// ultraLevel is the first one that the program must be told that it is meant.
 	ultraLevel = 20
@@ -73,7 +74,7 @@ func (p *Program) compress(ctx context.Context, raw, packed []byte) ([]byte, err
 
 	var frame, complaint bytes.Buffer
 
-	command := exec.CommandContext(ctx, p.path, arguments...) //nolint:gosec // Found in the PATH, with numbers.
+	command := exec.CommandContext(ctx, p.path, arguments...)
 	command.Stdin, command.Stdout, command.Stderr = bytes.NewReader(raw), &frame, &complaint
 
 	if err := command.Run(); err != nil {

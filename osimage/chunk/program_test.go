@@ -36,7 +36,7 @@ func TestProgram(t *testing.T) {
 
 			var header zstd.Header
 			if err := header.Decode(got.layer[frame.Offset:]); err != nil || !header.SingleSegment ||
-				header.FrameContentSize != uint64(frame.RawLength) { //nolint:gosec // A length.
+				header.FrameContentSize != uint64(frame.RawLength) {
 				t.Fatalf("level %d: frame %d has the header %+v, %v", level, number, header, err)
 			}
 		}
@@ -87,7 +87,8 @@ func TestProgramsThatAreOfNoUse(t *testing.T) {
 		"makes another":   "cat > /dev/null; printf '\\050\\265\\057\\375\\040\\000\\001\\000\\000'", // a frame without a byte
 		"does not listen": "exit 0",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, zstdProgram), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // A program.
+		path := filepath.Join(dir, zstdProgram)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 

@@ -209,8 +209,10 @@ func (f *diskFile) hasPartitions(ctx context.Context, config osimage.Config) (bo
 		kind gpt.Type
 		uuid string
 	}{
-		{osimage.RoleUSR, kinds.usr, data}, {osimage.RoleUSRVerity, kinds.usrVerity, verity},
-		{osimage.RoleRoot, kinds.root, data}, {osimage.RoleRootVerity, kinds.rootVerity, verity},
+		{osimage.RoleUSR, kinds.usr, data},
+		{osimage.RoleUSRVerity, kinds.usrVerity, verity},
+		{osimage.RoleRoot, kinds.root, data},
+		{osimage.RoleRootVerity, kinds.rootVerity, verity},
 	} {
 		content, ok := config.Content(of.role)
 		if !ok {
