@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -249,10 +250,31 @@ func (s *server) close() error {
 	return s.http.Close()
 }
 
+const emptyLine = "\r\n"
+
 type countingWriter struct {
 	http.ResponseWriter
 
 	size int64
+}
+
+// WriteHeader has an empty line go before the first of several ranges, as other servers do: zsync 0.6.2 waits for one, and
+// without it asks again for ever.
+func (w *countingWriter) WriteHeader(status int) {
+	header := w.Header()
+
+	length, err := strconv.Atoi(header.Get("Content-Length"))
+	several := err == nil && strings.HasPrefix(header.Get("Content-Type"), "multipart/byteranges")
+
+	if several {
+		header.Set("Content-Length", strconv.Itoa(length+len(emptyLine)))
+	}
+
+	w.ResponseWriter.WriteHeader(status)
+
+	if several {
+		_, _ = io.WriteString(w, emptyLine) // an error comes again with the body
+	}
 }
 
 func (w *countingWriter) Write(data []byte) (int, error) {
